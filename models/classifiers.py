@@ -1,7 +1,6 @@
-"""Small classifiers that judge synthetic images: logistic regression, an MLP and a CNN.
+"""Small classifiers for evaluating synthetic images: logistic regression, an MLP and a CNN.
 
-They see only synthetic images (training) and public images (testing), so nothing here is private and
-BatchNorm is allowed.
+They are trained on synthetic images and tested on public images, so nothing here is private and BatchNorm is allowed.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ CLASSIFIER_KINDS: tuple[ClassifierKind, ...] = ("logistic_regression", "mlp", "c
 
 
 class Dropout(nn.Dropout):
-    """Dropout whose coins are drawn quickly on a processor, from a stream of its own where it has one.
+    """Dropout with fast random numbers on a CPU, optionally from its own stream.
 
     Attributes:
-        stream: on the processor; None: torch's own, which all threads share.
+        stream: random stream on the CPU; None: torch's own, which all threads share.
     """
 
     stream: torch.Generator | None = None
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Leave out numbers at a rate of whole 65,536ths, and lengthen the others."""
+        """Drop numbers at a rate rounded to 1/65,536, and scale up the others."""
         if self.stream is None or not self.training:
             return super().forward(input)
         words = torch.empty(-(-input.numel() // 4), dtype=torch.int64).random_(-(2**63), None, generator=self.stream)
@@ -42,7 +41,7 @@ def build_classifier(kind: ClassifierKind, *, channels: int, height: int, width:
     if kind == "mlp":
         return nn.Sequential(nn.Flatten(), nn.Linear(pixels, 256), nn.ReLU(), Dropout(0.2), nn.Linear(256, classes))
     if kind == "cnn":
-        # Pooling before the ReLU gives the same function at a quarter of the ReLU's cost.
+        # Pooling before the ReLU gives the same result at a quarter of the ReLU's cost.
         return nn.Sequential(
             nn.Conv2d(channels, 32, 3, padding=1),
             nn.MaxPool2d(2),
@@ -68,7 +67,7 @@ def logits_in_batches(model: nn.Module, images: torch.Tensor, batch: int = 2000)
 
 
 def mixed_precision(device: torch.device | str) -> torch.autocast:
-    """Return an autocast context that uses bfloat16 where the device has instructions for it, else does nothing."""
+    """Return an autocast context that uses bfloat16 if the device supports it, and otherwise does nothing."""
     device_type = torch.device(device).type
     if device_type == "cuda":
         return torch.autocast(device_type, torch.bfloat16, enabled=torch.cuda.is_bf16_supported())

@@ -1,19 +1,19 @@
-"""Discriminators in closed form, one to a shard, linear in pixels or in the features of a kernel.
+"""Discriminators in closed form, one per shard, linear in pixels or in the features of a kernel.
 
 Each takes one gradient step from w = 0 on -E_real log D - E_fake log(1 - D), which needs no iteration.
 
 With D(x, y) = sigmoid(w_y . x) it gives w_y along mean_real,y - x for the one synthetic image x that is queried: a
 linear teacher points from the image to the mean of its own records of that class, and abstains from classes without
-records. A shard of fifteen records teaches a linear teacher nothing else, and leaves it nothing to memorise.
+records. From a shard of fifteen records, a linear teacher can learn nothing else, and memorises nothing.
 
 With D(x, y) = sigmoid(w_y . phi(x)) it gives w_y = (mean_real,y phi - mean_fake,y phi) / 2. Here phi are the features
 of the kernel k(r, x) = exp(-|r - x|^2 / 2 h^2). So d log D / d x is along
 
     mean over its records r of the class: k(r, x) (r - x),  less the same mean over the student's images of the class:
 
-a teacher pulls an image to nearby records, and away from where the student's images crowd. That is the witness function
-of the maximum mean discrepancy (Gretton et al. 2012, "A kernel two-sample test"). The features of a Gaussian kernel
-distinguish all distributions, where pixels alone distinguish means, and they are public.
+a teacher pulls an image to nearby records, and away from regions with many of the student's images. That is the witness
+function of the maximum mean discrepancy (Gretton et al. 2012, "A kernel two-sample test"). The features of a Gaussian
+kernel distinguish all distributions, where pixels alone distinguish means, and they are public.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from models.shards import ShardBatch, Shards, blocks
 
 _LINEAR_BLOCK_BYTES = 2**23  # of gradients at once
 _KERNEL_BLOCK_BYTES = {"cpu": 2**21, "cuda": 2**26}  # of gradients: about a CPU's cache; some GPU memory
-_GRID = 16  # steps of an image's pixel to a step of a byte
+_GRID = 16  # steps of an image's pixel per step of a byte
 _WEIGHTS = 2.0**24  # steps of a kernel's value from 0 to 1
 _HALVINGS = 10  # exp(-u) is taken as (1 + u / 2^10)^(-2^10)
 
 
 class _ClosedForm:
-    """Teachers that are computed from their shards, and so have no state of their own. PRIVATE."""
+    """Teachers that are computed from their shards and have no further state. PRIVATE."""
 
     def __init__(
         self, shards: Shards, classes: int, teachers: slice, device: torch.device | str, block_bytes: int
@@ -49,7 +49,7 @@ class _ClosedForm:
 
 
 class LinearTeachers(_ClosedForm):
-    """N linear teachers, which keep the mean record of each class. PRIVATE."""
+    """N linear teachers, which store the mean record of each class. PRIVATE."""
 
     def __init__(
         self,
@@ -63,17 +63,17 @@ class LinearTeachers(_ClosedForm):
         self._means = shards.means(classes, teachers).to(self.device)  # (N, classes, d)
 
     def update(self, real: ShardBatch, fake: Tensor, fake_labels: Tensor) -> None:
-        """Learn nothing: the one step from zero is repeated for every image."""
+        """Do nothing, because the one step from zero is computed anew for every image."""
 
     def image_gradients(self, images: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Yield blocks of teachers with the direction of d log D_i / d x_j, (n, m, d); zero where one abstains."""
+        """Yield the direction of d log D_i / d x_j for blocks of teachers, (n, m, d); zero where a teacher abstains."""
         for block in blocks(self.teachers, self._block_bytes // (4 * images.numel())):
             towards = self._means[block][:, labels].sub_(images)
             yield block, towards.mul_((self._counts[block] > 0)[:, labels, None])
 
 
 class KernelTeachers(_ClosedForm):
-    """N teachers with a Gaussian kernel, which keep their records. PRIVATE.
+    """N teachers with a Gaussian kernel, which store their records. PRIVATE.
 
     Args:
         bandwidth: h, the public distance within which a record is near, in units of full brightness.
@@ -95,20 +95,20 @@ class KernelTeachers(_ClosedForm):
         self._shown, self._shown_labels = torch.zeros(0), torch.zeros(0, dtype=torch.int64)
 
     def update(self, real: ShardBatch, fake: Tensor, fake_labels: Tensor) -> None:
-        """Repeat the one step from zero, against these synthetic images (s, d) of classes (s,)."""
+        """Compute the one step from zero again, for synthetic images (s, d) of classes (s,)."""
         del real  # all of a shard's records are used
         self._shown, self._shown_labels = fake, fake_labels
 
     def image_gradients(self, images: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Yield blocks of teachers with the direction of d log D_i / d x_j, (n, m, d) float32 (PRIVATE).
+        """Yield the direction of d log D_i / d x_j for blocks of teachers, (n, m, d) float32 (PRIVATE).
 
         A teacher's direction is a function of its own records alone, to the last bit: pixels and weights are integers
-        in float64, whose sums of products are exact in any order. Each weight takes the same few divisions and
-        products, wherever in a block its record is. It is zero where a teacher abstains.
+        in float64, whose sums of products are exact in any order. Each weight takes the same few divisions and products
+        at every position in a block. The direction is zero where a teacher abstains.
         """
         m, d = images.shape
         at = (images.double() * (255 * _GRID)).round_()  # (m, d) integers
-        # The mean pull (m, d) of the student's images of each image's class, which is public.
+        # The mean pull (m, d) of the student's images of the same class, which is public.
         shown = (self._shown.double() * (255 * _GRID)).round_()  # (s, d)
         same = self._shown_labels[:, None] == labels  # (s, m)
         pulls = self._near(shown, at) * same

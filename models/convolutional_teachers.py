@@ -1,9 +1,9 @@
-"""Convolutional discriminators as DataLens' authors published them, one to a shard, stacked in one tensor program.
+"""Convolutional discriminators as published by DataLens' authors, one per shard, stacked in one tensor program.
 
-Two convolutions and two dense layers, each told the class (Wang et al. 2021, arXiv:2103.11109). The teachers' weights
-lie along a leading axis, so one batched product replaces a loop over networks. It runs in blocks of teachers whose
-temporary tensors are bounded. BatchNorm is over one teacher's images, real and synthetic ones apart: a teacher is
-private anyway. Everything in here is private.
+Two convolutions and two dense layers, each with the class as input (Wang et al. 2021, arXiv:2103.11109). The teachers'
+weights are stacked along a leading axis, so one batched product replaces a loop over networks. It runs in blocks of
+teachers, which bounds temporary tensors. BatchNorm normalises one teacher's real images and synthetic images
+separately, which is allowed because a teacher is private anyway. Everything in here is private.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ConvolutionalConfig(ImageShape):
     """One teacher; the defaults are the published ones.
 
     Attributes:
-        features: channels of the second convolution; the first has one for each channel and class.
+        features: channels of the second convolution; the first has one per image channel and class.
         hidden: units of the first dense layer.
         learning_rate: of Adam.
     """
@@ -42,16 +42,16 @@ class ConvolutionalConfig(ImageShape):
 class ConvolutionalTeachers:
     """Teachers with stacked weights and their Adam moments. PRIVATE.
 
-    A teacher abstains from classes of which it has no record, and does not learn from synthetic images of them either:
-    it would take the class itself for the mark of a synthetic image.
+    A teacher abstains from classes of which it has no record. It ignores synthetic images of these classes, because it
+    would learn the class itself as a sign of a synthetic image.
 
     Args:
-        config: the architecture of each.
-        shards: whose classes they may speak of. PRIVATE.
-        teachers: those whose shards are asked for, side by side.
-        generator: a CPU generator, of the initial weights. A teacher's do not depend on which others are made.
-        block_bytes: of temporary tensors, from which follows how many teachers are worked on at a time; None: a size
-            that suits the device.
+        config: the architecture of each teacher.
+        shards: determine the classes in which each teacher may vote. PRIVATE.
+        teachers: slice of the teachers to build.
+        generator: a CPU generator for the initial weights. A teacher's weights do not depend on the slice.
+        block_bytes: size of temporary tensors, which limits the number of teachers per block; None: a size that suits
+            the device.
     """
 
     def __init__(
@@ -83,16 +83,16 @@ class ConvolutionalTeachers:
             self._parameters[name] = moved = nn.Parameter(tensor.detach().to(self.device))
             moved.grad = torch.zeros_like(moved)
         self._optimizer = torch.optim.Adam(self._parameters.values(), lr=c.learning_rate, betas=_BETAS, fused=True)
-        # Of an image: four bytes for each number of the patches, and as much again where their gradients come back.
+        # Per image: four bytes for each number of the patches, and the same for their gradients.
         cells = -(-c.height // 2) * -(-c.width // 2)
         patches = _KERNEL**2 * (c.channels * cells + shapes["conv1"][0] * shapes["dense"][0] // c.features)
         self._bytes_each = 4 * (2 * patches + 6 * shapes["conv1"][0] * cells)
         self._block_bytes = block_bytes or _BLOCK_BYTES.get(self.device.type, _BLOCK_BYTES["cuda"])
 
     def update(self, real: ShardBatch, fake: Tensor, fake_labels: Tensor) -> None:
-        """Take one Adam step of every teacher on its own records against synthetic images (m, d), which all share.
+        """Take one Adam step of every teacher: own records against synthetic images (m, d), the same for all teachers.
 
-        A shard that is smaller than the batch repeats its records.
+        A shard smaller than the batch repeats its records.
         """
         images = real.private_rows.shape[1] + len(fake)
         for block in blocks(self.teachers, self._block_bytes // (self._bytes_each * images)):
@@ -112,7 +112,7 @@ class ConvolutionalTeachers:
         self._optimizer.step()
 
     def image_gradients(self, images: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Yield blocks of teachers with d log D_i / d x_j, (n, m, d); zero where a teacher abstains (PRIVATE)."""
+        """Yield d log D_i / d x_j for blocks of teachers, (n, m, d); zero where a teacher abstains (PRIVATE)."""
         for block in blocks(self.teachers, self._block_bytes // (self._bytes_each * 2 * len(images))):
             n = block.stop - block.start
             with torch.enable_grad():
@@ -150,7 +150,7 @@ class ConvolutionalTeachers:
         known = functional.one_hot(labels, c.classes).to(images)  # (n, m, classes)
         x = images.reshape(n, m, c.channels, c.height, c.width).transpose(1, 2)
         x = functional.leaky_relu(_convolved(x, known, own["conv1"]) + own["bias1"][..., None, None, None], _LEAK)
-        x = _convolved(x, known, own["conv2"])  # what a bias before BatchNorm adds, that takes away
+        x = _convolved(x, known, own["conv2"])  # BatchNorm cancels a preceding bias
         x = functional.leaky_relu(_normalised(x, own["scale1"], own["bias2"]), _LEAK)  # (n, features, m, h / 4, w / 4)
         x = x.movedim(2, 4).flatten(1, 3)  # (n, numbers, m)
         x = _normalised(_dense(x, known, own["dense"]), own["scale2"], own["bias3"])  # (n, hidden, m)
@@ -160,8 +160,8 @@ class ConvolutionalTeachers:
 def _convolved(x: Tensor, known: Tensor, weights: Tensor) -> Tensor:
     """(n, c, m, h, w), (n, m, classes), (n, out, c + classes, 5, 5) -> (n, out, m, h / 2, w / 2), halves rounded up.
 
-    One batched product of weights and patches replaces a grouped convolution with a group for each teacher. The plane
-    of ones that states an image's class adds the same to all images of that class, and is computed once.
+    One batched product of weights and patches replaces a grouped convolution with one group per teacher. The plane of
+    ones that encodes an image's class adds the same to all images of that class, so it is computed once.
     """
     n, channels, m = x.shape[:3]
     columns = _patches(x)  # (n, c 25, m, h / 2, w / 2)

@@ -1,4 +1,4 @@
-"""The discriminator of a class-conditional DCGAN. It sees private records, so no layer may mix them: GroupNorm."""
+"""The discriminator of a class-conditional DCGAN. It uses GroupNorm, because no layer may mix private records."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from models.portable.layers import groups_of, initialise, plane
 
 
 class Discriminator(nn.Module):
-    """Images with their label to the logit that they are real. Initial weights are from a public seed.
+    """Maps labelled images to the logit that they are real. Initial weights come from a public seed.
 
-    Input is one tensor (n, c + 1, h, w): an image in [-1, 1] and a plane that holds its label (`with_planes`). The
-    logit is a projection (Miyato & Koyama 2018, arXiv:1802.05637): a linear function of the image's features, plus
-    their product with the label's row of a table.
+    Input is one tensor (n, c + 1, h, w): an image in [-1, 1] and a plane with its label (`with_planes`). The logit is a
+    projection (Miyato & Koyama 2018, arXiv:1802.05637): a linear function of the image's features, plus their product
+    with the label's row of a table.
     """
 
     def __init__(self, config: DcganConfig, seed: int = 0) -> None:

@@ -1,9 +1,9 @@
 """Features of images from a network that was trained on public data: the network without its last layer, fixed.
 
-Like scattering (`models.scattering`) it processes one image at a time. Batch normalisation uses the averages of the
+Like scattering (`models.scattering`), it processes one image at a time. Batch normalisation uses the averages in the
 file, never those of a batch, so an image's features are a function of that image alone. They cost no privacy if the
-network has seen no private image: the file cannot show that, and the operator who provides it vouches for it. A linear
-layer on such features is the strongest known private classifier at small budgets (Tramèr & Boneh 2021,
+network was trained without private images. The file cannot prove this, so the operator who provides it is responsible.
+A linear layer on such features is the strongest known private classifier at small budgets (Tramèr & Boneh 2021,
 arXiv:2011.11660; De et al. 2022, arXiv:2204.13650).
 """
 
@@ -23,7 +23,7 @@ from safetensors.torch import load
 from torch import Tensor, nn
 from torch.nn import functional
 
-NETWORKS = ("resnet18", "resnet50", "shufflenet_v2_x0_5")  # of torchvision; the last layer of each is called fc
+NETWORKS = ("resnet18", "resnet50", "shufflenet_v2_x0_5")  # torchvision's; the last layer of each is called fc
 WEIGHTS_BYTES_MAX = 2**29
 INPUT_SIZES = (16, 1024)
 _CHANNELS = 3
@@ -40,7 +40,7 @@ class ExtractorConfig:
     """The public description of an extractor.
 
     Attributes:
-        name: used by options.
+        name: used in options.
         network: one of NETWORKS.
         input_size: pixels a side, to which every image is resized.
         mean: of each of three channels, subtracted from pixels in [0, 1].
@@ -97,7 +97,7 @@ class Extractor(nn.Module):
         super().__init__()
         self.config, self.weights = config, weights
         self.sha256 = hashlib.sha256(weights).hexdigest()
-        from torchvision.models import get_model  # here, because it takes seconds that few trainings need
+        from torchvision.models import get_model  # imported here, because it takes seconds and few trainings need it
 
         try:
             tensors = load(weights)
@@ -106,7 +106,7 @@ class Extractor(nn.Module):
         floats = {name: value.float() if value.is_floating_point() else value for name, value in tensors.items()}
         if not all(bool(value.isfinite().all()) for value in floats.values()):
             raise ExtractorUnusable("the extractor has weights that are not finite")
-        with torch.device("meta"):  # no memory, and no draw from torch's own generator, for weights that are replaced
+        with torch.device("meta"):  # no memory and no random numbers for weights that are replaced
             network: nn.Module = get_model(config.network, weights=None)
         assert isinstance(network.fc, nn.Linear)
         self.size = network.fc.in_features
@@ -123,14 +123,14 @@ class Extractor(nn.Module):
         self.eval()
 
     def train(self, _mode: bool = True) -> Extractor:
-        """Stay in evaluation mode: otherwise batch normalisation would mix records."""
+        """Stay in evaluation mode, because batch normalisation would mix records."""
         return super().train(False)
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
         """Return the features of images (n, 1 or 3, h, w) in [0, 1]."""
-        # Kernels are chosen by size and round differently. So that an image's features do not depend on how many others
-        # there are, not even in the last bit, all blocks are of one size; the last one is filled up.
+        # Kernels are chosen by size and round differently. To make features independent of the number of other
+        # images, to the last bit, all blocks have one size; the last block is padded.
         missing = -len(images) % _BLOCK
         filled = torch.cat([images, images.new_zeros(missing, *images.shape[1:])])
         found = [images.new_zeros(0, self.size)]
@@ -146,7 +146,7 @@ def described(document: Mapping[str, Any], weights: bytes) -> Extractor:
     """Build the extractor of a release from its description and its file.
 
     Raises:
-        ExtractorUnusable: they do not match, or the file is not the one that was trained with.
+        ExtractorUnusable: they do not match, or the file is not the one used in training.
     """
     fields = dict(document)
     if fields.pop("sha256", None) != hashlib.sha256(weights).hexdigest():
@@ -158,11 +158,11 @@ def read_extractor(folder: Path, name: str) -> Extractor:
     """Read `NAME.json` and `NAME.safetensors` from the operator's folder.
 
     Args:
-        folder: of all extractors.
-        name: of the form that `privacy.plans.dp_classifier` checks, so no path.
+        folder: contains all extractors.
+        name: in the form that `privacy.plans.dp_classifier` checks, so not a path.
 
     Raises:
-        ExtractorUnusable: a file is missing, too long, damaged, or does not fit the other.
+        ExtractorUnusable: a file is missing, too large or damaged, or the two do not match.
     """
     try:
         document = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))

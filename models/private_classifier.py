@@ -40,11 +40,11 @@ class ClassifierConfig:
 
 
 class PrivateClassifier(nn.Module):
-    """Images (n, c, h, w) in [0, 1] to logits (n, classes): `head(features(images))`, of which only the head learns.
+    """Maps images (n, c, h, w) in [0, 1] to logits (n, classes): `head(features(images))`; only the head is trained.
 
     Args:
-        seed: public, of the initial weights.
-        extractor: of public features, for pretrained_linear alone.
+        seed: public seed of the initial weights.
+        extractor: of public features; only for pretrained_linear.
 
     Raises:
         ValueError: an unknown architecture (ExtractorUnusable: the extractor is missing or superfluous).
@@ -57,9 +57,9 @@ class PrivateClassifier(nn.Module):
         if (extractor is None) == (name == PRETRAINED):
             raise ExtractorUnusable(f"{PRETRAINED} needs an extractor, and no other architecture takes one")
         self.extractor = extractor
-        self.transform: Scattering | Extractor | None = extractor  # what is computed once for each image
+        self.transform: Scattering | Extractor | None = extractor  # the part that is computed once per image
         if extractor is not None:
-            # Logistic regression on features, each record's moved to mean 0 and deviation 1 by itself.
+            # Logistic regression on features; each record is normalised by itself to mean 0 and deviation 1.
             size = extractor.size
             head: nn.Module = nn.Sequential(nn.GroupNorm(1, size, affine=False), nn.Linear(size, classes))
         elif name.startswith("scatter"):
@@ -112,8 +112,8 @@ def load_classifier(directory: Path) -> PrivateClassifier:
     """Read the files of `PrivateClassifier.save`.
 
     Raises:
-        ValueError: the files are damaged, of another format or do not match (ExtractorUnusable: the extractor's file
-            has another SHA-256 than the classifier was trained with).
+        ValueError: the files are damaged, of another format or do not match (ExtractorUnusable: the extractor's SHA-256
+            differs from that used in training).
         FileNotFoundError: one of them is missing.
     """
     document = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8"))
@@ -134,7 +134,7 @@ def load_classifier(directory: Path) -> PrivateClassifier:
 
 
 def small_cnn(channels: int, height: int, width: int, classes: int) -> nn.Module:
-    """Three convolutions with tanh, as small as DP-SGD likes them (Papernot et al. 2021, arXiv:2007.14191)."""
+    """Three convolutions with tanh; small networks suit DP-SGD (Papernot et al. 2021, arXiv:2007.14191)."""
     rows, columns = max(1, height // 8), max(1, width // 8)
     return nn.Sequential(
         nn.Conv2d(channels, 16, 5, stride=2, padding=2),
@@ -177,7 +177,7 @@ class WideResNet(nn.Module):
     Args:
         channels: of an image.
         classes: outputs.
-        depth: 6 n + 4 for wide networks; 6 n + 2 counts ResNet-20 and its kin the usual way.
+        depth: 6 n + 4 for wide networks; 6 n + 2 for ResNet-20 and similar networks, as usual.
         widen: k, factor of the channels 16, 32, 64.
     """
 

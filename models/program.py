@@ -1,7 +1,7 @@
-"""One program that draws from a release without this repository: whole files of `models`, concatenated.
+"""One program that generates images from a release without this repository: files of `models`, concatenated.
 
-They are the network's file, its imports from this package, and `portable/drawing.py`, without the lines that import one
-from another. They are read as text: this module needs no torch.
+They are the network's file, its imports from this package, and `portable/drawing.py`, without the imports between them.
+They are read as text, so this module needs no torch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _FOLDER = Path(__file__).parent
 _OURS = re.compile(r"^from models\.([\w.]+) import .*\n", flags=re.MULTILINE)
 _FUTURE = "from __future__ import annotations\n"
 
-# By "network" in the description of a release: its file, and the names of its class and its configuration.
+# By "network" in a release's description: the file, and the names of the class and its configuration.
 PROGRAMS: Mapping[str | None, tuple[str, str, str]] = {
     None: ("portable.generator", "Generator", "GeneratorConfig"),
     "conditional_dcgan": ("portable.conditional_dcgan", "ConditionalDcganGenerator", "ConditionalDcganConfig"),
@@ -58,13 +58,13 @@ if __name__ == "__main__":
 
 
 def write_program(network: str | None, classes: Sequence[str], folders: Sequence[str]) -> str:
-    """Return the program that draws from a release of this network, with one folder for each class, in label order."""
+    """Return the program that generates images from a release of this network, into one folder per class."""
     if network not in PROGRAMS:
         raise ValueError(f"the generator is a {network!r}; there is a program for {', '.join(map(str, PROGRAMS))}")
     module, name, config = PROGRAMS[network]
     files: dict[str, str] = {}
     for each in (module, "portable.drawing"):
-        files |= dict(_needed(each))  # what stands there already keeps its place
+        files |= dict(_needed(each))  # keep files that are already in the list
     tail = _TAIL.format(classes=ascii(tuple(classes)), folders=ascii(tuple(folders)), network=name, config=config)
     return "\n\n".join([_HEAD + "\n" + _FUTURE, *files.values()]) + tail
 

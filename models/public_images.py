@@ -23,7 +23,7 @@ def fashion_mnist(split: Literal["train", "test"], folder: Path | None = None) -
     """Return images (n, 28, 28), labels (n,) and the names of the ten classes.
 
     Raises:
-        FileNotFoundError: the files are missing; the message says how to get them.
+        FileNotFoundError: the files are missing; the message explains how to get them.
     """
     folder = folder or Path(os.environ.get("OBSCURA_FASHION_MNIST", "/usr/share/datasets/fashion-mnist"))
     images, labels = (folder / f"{_PREFIX[split]}-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1"))

@@ -1,7 +1,7 @@
 """Public images made from a seed: overlapping rectangles and discs of random size and brightness ("dead leaves").
 
-They replace public auxiliary images where there are none (Baradad et al. 2021, arXiv:2106.05963, train on such images;
-sizes follow a power law, so edges occur at every scale as in photographs).
+They replace missing public auxiliary images (Baradad et al. 2021, arXiv:2106.05963, train on such images; sizes follow
+a power law, so edges occur at every scale as in photographs).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SHAPES = 24
 
 
 def public_patterns(count: int, channels: int, height: int, width: int, seed: int) -> Tensor:
-    """Draw m patterns (m, channels, height, width) float32 in [0, 1]; equal public seeds give equal patterns."""
+    """Return m patterns (m, channels, height, width) float32 in [0, 1]; equal public seeds give equal patterns."""
     uniform = partial(torch.rand, generator=torch.Generator().manual_seed(seed))
     y = (torch.arange(height) + 0.5)[None, :, None] / height
     x = (torch.arange(width) + 0.5)[None, None] / width

@@ -1,6 +1,6 @@
 """A released generator of any network, and its two files: weights (safetensors) and a description (JSON).
 
-The networks are in `models.portable`, which needs torch alone.
+The networks are in `models.portable`, which needs only torch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ReleasedGenerator(Protocol):
     """A network that draws labelled images from public randomness alone."""
 
     def sample(self, labels: Tensor, stream: torch.Generator) -> Tensor:
-        """Draw one image for each label; memory beside the result does not grow with n.
+        """Draw one image for each label. Memory, apart from the result, does not grow with n.
 
         Args:
             labels: (n,) int64, each below the number of classes.
@@ -50,7 +50,7 @@ class ReleasedGenerator(Protocol):
     def to(self, device: torch.device) -> Any: ...
 
 
-# Each network and its shape, by "network" in a release's description, which the affine generator's has not.
+# Each network and its shape, by "network" in a release's description; missing for the affine generator.
 NETWORKS: Mapping[str | None, tuple[Callable[[Any], Any], Callable[..., Any]]] = {
     None: (Generator, GeneratorConfig),
     "conditional_dcgan": (ConditionalDcganGenerator, ConditionalDcganConfig),

@@ -1,8 +1,8 @@
 """Scattering coefficients of small images: fixed wavelets and moduli, nothing learned (Bruna & Mallat 2013).
 
 Two scales (J = 2), eight orientations, two orders: a channel of h x w pixels becomes 81 maps of h/4 x w/4 (rounded up).
-The transform looks at one image at a time and at no data before, so it is public and costs no privacy; on its
-coefficients a linear classifier is hard to beat under differential privacy (Tramèr & Boneh 2021, arXiv:2011.11660).
+The transform processes one image at a time and is not fitted to data, so it is public and costs no privacy. A linear
+classifier on its coefficients is hard to beat under differential privacy (Tramèr & Boneh 2021, arXiv:2011.11660).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from torch.nn import functional
 from models.portable.layers import groups_of
 
 SCALES, _ANGLES = 2, 8
-MAPS = 1 + SCALES * _ANGLES + _ANGLES**2  # of each channel: orders 0, 1 and 2
+MAPS = 1 + SCALES * _ANGLES + _ANGLES**2  # maps per channel: orders 0, 1 and 2
 _STEP = 2**SCALES
 _SLANT = 4 / _ANGLES
-_BLOCK, _BLOCK_IN_CACHE = 256, 16  # images at once; on a processor few, whose spectra stay in its cache
+_BLOCK, _BLOCK_IN_CACHE = 256, 16  # images at once; few on a CPU, so that spectra fit into its cache
 
 
 class Scattering(nn.Module):
@@ -35,7 +35,7 @@ class Scattering(nn.Module):
         angles = [math.pi * (_ANGLES - _ANGLES / 2 - 1 - index) / _ANGLES for index in range(_ANGLES)]
         spectra = []
         for j, angle in itertools.product(range(SCALES), angles):
-            # A wave in an envelope, minus as much envelope as makes its mean zero.
+            # A wave in an envelope, minus a multiple of the envelope that makes the mean zero.
             wave = _gabor(shape, 0.8 * 2**j, 3 * math.pi / 4 / 2**j, angle, _SLANT)
             envelope = _gabor(shape, 0.8 * 2**j, 0.0, angle, _SLANT)
             spectra.append(torch.fft.fft2(wave - wave.sum() / envelope.sum() * envelope).real.float())
@@ -67,7 +67,7 @@ class Scattering(nn.Module):
         return torch.cat(found)
 
     def _average(self, spectra: Tensor, step: int) -> Tensor:
-        """Low-pass maps given by their spectra on every `step`-th pixel, keep every fourth pixel, cut the border."""
+        """Low-pass maps, given as spectra on every `step`-th pixel; keep every fourth pixel and crop the border."""
         height, width = (length // step for length in self.low_pass.shape)
         low_pass = _fold(self.low_pass[None], step)[0] * step * step if step > 1 else self.low_pass
         kept: Tensor = torch.fft.ifft2(_fold(spectra * low_pass[:height, :width], _STEP // step)).real
@@ -100,14 +100,14 @@ def _fold(spectra: Tensor, factor: int) -> Tensor:
         return spectra
     height, width = spectra.shape[-2] // factor, spectra.shape[-1] // factor
     total = torch.zeros_like(spectra[..., :height, :width])
-    for row in range(factor):  # slices add up several times as fast as one mean over two axes
+    for row in range(factor):  # summing slices is several times as fast as a mean over two axes
         for column in range(factor):
             total += spectra[..., row * height : (row + 1) * height, column * width : (column + 1) * width]
     return total / factor**2
 
 
 def _gabor(shape: tuple[int, int], sigma: float, frequency: float, angle: float, slant: float) -> Tensor:
-    """A Gaussian envelope of width sigma times a wave, periodised onto the grid; complex (H, W)."""
+    """Return a Gaussian envelope of width sigma times a wave, periodised onto the grid; complex (H, W)."""
     height, width = shape
     total = torch.zeros(shape, dtype=torch.complex128)
     cosine, sine = math.cos(angle), math.sin(angle)

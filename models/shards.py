@@ -1,4 +1,4 @@
-"""The private records of every teacher: disjoint, uneven shards behind batches of one public shape."""
+"""The private records of every teacher: disjoint, uneven shards, read in batches of one public shape."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SUMMED_TOGETHER = 4096  # records
 
 
 def blocks(teachers: int, size: int) -> Iterator[slice]:
-    """Yield slices of so many teachers, `size` to a block, or one where that is less than one."""
+    """Yield slices of the teachers, `size` (at least one) per block."""
     size = max(1, size)
     return (slice(at, min(at + size, teachers)) for at in range(0, teachers, size))
 
@@ -28,7 +28,7 @@ class ShardBatch:
     device: torch.device
 
     def read(self, block: slice) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return inputs (n, r, d) with bytes scaled to [0, 1], and labels (n, r), for teachers of `block`."""
+        """Return inputs (n, r, d) with bytes scaled to [0, 1], and labels (n, r), for the teachers of `block`."""
         rows = self.private_rows[block]
         # index_select copies whole rows, several times faster than advanced indexing
         inputs = self.private_records.index_select(0, rows.flatten()).view(*rows.shape, -1).to(self.device)
@@ -37,14 +37,14 @@ class ShardBatch:
 
 
 class Shards:
-    """Which records belong to which teacher.
+    """The assignment of records to teachers.
 
     Args:
         private_records: (n, d) uint8 pixels or float features. Private.
         private_labels: (n,) int64. Private.
-        members: for each teacher the indices of its records (`privacy.mechanisms.partition.shard_members`); some may
-            have none. Private.
-        device: where batches are delivered; records stay where they are.
+        members: for each teacher the indices of its records (`privacy.mechanisms.partition.shard_members`), possibly
+            none. Private.
+        device: of the batches; records stay on their device.
 
     Attributes:
         teachers: number of shards, empty ones included.
@@ -69,28 +69,28 @@ class Shards:
             raise ValueError("shards must be disjoint: a record belongs to more than one teacher")
         if len(flat) and not (flat.min() >= 0 and flat.max() < len(private_records)):
             raise ValueError("a shard names a record that does not exist")
-        if len(private_records) == 0:  # all have withdrawn: a record that no teacher has, for the rows to point to
+        if len(private_records) == 0:  # all subjects withdrew: add a record without a teacher
             private_records = private_records.new_zeros(1, private_records.shape[1])
             private_labels = torch.zeros(1, dtype=torch.int64)
         self._records, self._labels = private_records, private_labels
-        self._flat = torch.from_numpy(np.append(flat, 0))  # a last row to point to when all shards are empty
+        self._flat = torch.from_numpy(np.append(flat, 0))  # a last row to point to if all shards are empty
         self._sizes = torch.tensor([len(m) for m in members])
         self._starts = self._sizes.cumsum(0) - self._sizes
         self._device = torch.device(device)
         self.teachers, self.active = len(members), (self._sizes > 0).to(device)
 
     def batch(self, width: int, generator: torch.Generator, teachers: slice = slice(None)) -> ShardBatch:
-        """Take `width` records of each teacher: a window at a random place of its shard's cycle.
+        """Take `width` records of each teacher: a window at a random position of its shard's cycle.
 
         Args:
-            width: records of one teacher in the step; a smaller shard repeats its own, and rows of an empty one are
+            width: records of one teacher in the step. A smaller shard repeats its records; rows of an empty shard are
                 arbitrary.
-            generator: a CPU generator, advanced by the same amount whatever the data and the teachers.
-            teachers: those whose records are wanted, side by side.
+            generator: a CPU generator, advanced by the same amount for all data and teachers.
+            teachers: slice of the requested teachers.
 
         Returns:
-            A batch whose shape is public, (teachers wanted, width), and whose rows for one teacher depend on that
-            teacher's shard alone: otherwise one record could change how other teachers' sums are rounded.
+            A batch of public shape (requested teachers, width). A teacher's rows depend on that teacher's shard alone;
+                otherwise one record could change the rounding of other teachers' sums.
         """
         sizes = self._sizes[teachers, None]  # (n, 1)
         places = torch.rand(self.teachers, 1, generator=generator, dtype=torch.float64)[teachers]
@@ -100,16 +100,16 @@ class Shards:
         return ShardBatch(self._records, self._labels, rows, self._device)
 
     def counts(self, classes: int, teachers: slice = slice(None)) -> torch.Tensor:
-        """Return how many records of each class each of these teachers has, (n, classes) int64 (PRIVATE)."""
+        """Return these teachers' number of records of each class, (n, classes) int64 (PRIVATE)."""
         rows, owners = self._rows(teachers)
         group = owners * classes + self._labels[rows]
         return torch.bincount(group, minlength=len(self._sizes[teachers]) * classes).view(-1, classes)
 
     def means(self, classes: int, teachers: slice = slice(None)) -> torch.Tensor:
-        """Return the mean record of each class of each of these teachers, (n, classes, d) float32 (PRIVATE).
+        """Return these teachers' mean record of each class, (n, classes, d) float32 (PRIVATE).
 
-        Sums of bytes are exact, so one record cannot change another teacher's mean, not even in its last bit. It is
-        zero where a teacher has no record of the class.
+        Sums of bytes are exact, so one record cannot change another teacher's mean, not even in the last bit. The mean
+        is zero if a teacher has no record of the class.
         """
         rows, owners = self._rows(teachers)
         group = owners * classes + self._labels[rows]
@@ -126,12 +126,12 @@ class Shards:
         """Return all records of these teachers, teacher by teacher (PRIVATE).
 
         Returns:
-            The records (r, d), their labels (r,), and the place (r,) of each one's teacher among those asked for.
+            The records (r, d), their labels (r,), and the position (r,) of each record's teacher in the slice.
         """
         rows, owners = self._rows(teachers)
         return self._records.index_select(0, rows), self._labels[rows], owners
 
     def _rows(self, teachers: slice) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the records of these teachers, teacher by teacher, and each one's teacher's place."""
+        """Return the records of these teachers, teacher by teacher, and the position of each record's teacher."""
         first, sizes = int(self._starts[teachers][0]), self._sizes[teachers]
         return self._flat[first : first + int(sizes.sum())], torch.arange(len(sizes)).repeat_interleave(sizes)

@@ -1,10 +1,10 @@
-"""How large the networks are, as plans must know it before any is built: numbers alone, so this file needs no torch."""
+"""Sizes of the networks, for plans made before a network is built. Needs no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# Layers with parameters of what learns in each architecture of `models.private_classifier`.
+# Number of layers with trainable parameters in each architecture of `models.private_classifier`.
 CLASSIFIER_LAYERS: Mapping[str, int] = {
     "cnn": 7,
     "resnet20": 41,
@@ -15,11 +15,11 @@ CLASSIFIER_LAYERS: Mapping[str, int] = {
     "pretrained_linear": 1,
 }
 
-TEXTURE_CELL, TEXTURE_MAPS = 4, 16  # pixels to a side of a cell of `models.portable.textured`; numbers of each
+TEXTURE_CELL, TEXTURE_MAPS = 4, 16  # pixels per side of a cell of `models.portable.textured`; numbers per cell
 
 
 def texture_size(height: int, width: int) -> int:
-    """Return how many numbers the texture of an image has."""
+    """Return the number of texture numbers of an image."""
     return TEXTURE_MAPS * (height // TEXTURE_CELL) * (width // TEXTURE_CELL)
 
 
@@ -46,13 +46,13 @@ def convolutional_sizes(
 def discriminator_layers(height: int, width: int) -> int:
     """Return the layers with parameters of `models.discriminator.Discriminator`."""
     halvings = 1 + sum(-(-min(height, width) // 2**count) >= 4 for count in (2, 3, 4))
-    return 2 * halvings + 1  # a convolution each, norms after all but the first, and two for the logit
+    return 2 * halvings + 1  # a convolution per size, norms after all but the first, and two for the logit
 
 
 def denoiser_layers(height: int, width: int, blocks: int) -> int:
-    """Return the layers with parameters of `models.portable.unet.UNet`, with so many residual blocks at each size."""
+    """Return the layers with parameters of `models.portable.unet.UNet` with `blocks` residual blocks at each size."""
     halvings = sum(min(height, width) >= 7 * 2**count for count in (1, 2, 3, 4))
     sizes = halvings + 1
-    down = 5 * blocks * sizes + (halvings > 0)  # the channels change once: that block has a shortcut
+    down = 5 * blocks * sizes + (halvings > 0)  # the channels change once; that block has a shortcut
     up = 6 * (blocks + 1) * sizes
     return 4 + down + halvings + 15 + up + halvings + 2  # condition and stem, middle with attention, the end

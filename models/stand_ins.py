@@ -1,9 +1,9 @@
-"""Public stand-ins for a private image set: as many labelled images, of the declared classes, size and colours.
+"""Public stand-ins for a private image set: equally many labelled images of the declared classes and shape.
 
-A training on them forecasts the same training on private images. They come from a public set, or are generated. Classes
-that are named by one letter or digit each are written in slants, weights and distortions that differ from image to
-image. Otherwise each class has a pattern (`models.public_patterns`). Every image is a shifted, scaled and recoloured
-copy of it behind clutter of its own, so that classes differ in more than one pixel.
+A training on a stand-in forecasts the same training on private images. The images come from a public set, or are
+generated. If each class is named by one letter or digit, the images show that character with varying slant, weight and
+distortion. Otherwise each class has a pattern (`models.public_patterns`). Every image is a shifted, scaled and
+recoloured copy of the pattern behind its own clutter, so that classes differ in more than one pixel.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from models.public_patterns import public_patterns
 TEST_MAX = 2000
 _SEED = 20
 _BLOCK = 512
-_SHIFT, _SCALE, _CLUTTER = 0.35, 0.6, 0.45  # of a side; of the size; part of an image that its clutter covers
-_CHROMA, _TINT = 0.4, 0.4  # colours are as pale as those of photographs, and change from image to image
+_SHIFT, _SCALE, _CLUTTER = 0.35, 0.6, 0.45  # share of a side; share of the size; share of an image covered by clutter
+_CHROMA, _TINT = 0.4, 0.4  # saturation as in photographs, and its variation between images
 _CANVAS, _WEIGHTS = 48, (0, 1, 2)  # pixels on which a character is drawn; widths of the outline that makes it bolder
 _WRITTEN = 0.9  # of the canvas: the size of a character
-_SLANT, _STRETCH, _BEND, _BENDS = 0.3, 0.25, 0.12, 4  # largest shear; part of the size; of a side, at so many places
+_SLANT, _STRETCH, _BEND, _BENDS = 0.3, 0.25, 0.12, 4  # largest shear; share of size; share of side, places
 
 
 class StandInUnusable(ValueError):
@@ -38,14 +38,14 @@ class StandInUnusable(ValueError):
 
 @dataclass(frozen=True)
 class StandIn:
-    """Public images in place of private ones, and others of the same kind to test on.
+    """Public images instead of private ones, and further images of the same kind for testing.
 
     Attributes:
         images: (n, h, w) or (n, h, w, 3) uint8.
         labels: (n,) int64, class numbers from 0.
         test_images: (m, c, h, w) uint8.
         test_labels: (m,) int64.
-        classes: names of its classes, in label order.
+        classes: class names of the stand-in, in label order.
         name: of the public set, for people.
     """
 
@@ -68,13 +68,13 @@ def from_public(
     shape: tuple[int, int, int],
     shares: Sequence[float] | None = None,
 ) -> StandIn:
-    """Make a stand-in of the first classes of a public set, brought to the declared size and colours.
+    """Make a stand-in of the first classes of a public set, converted to the declared size and colours.
 
-    A fifth of its images, 2,000 at most, are kept for testing. If fewer others remain than were declared, they repeat.
+    A fifth of its images, at most 2,000, are reserved for testing. If fewer remain than declared, they repeat.
 
     Args:
         images: (m, h, w) or (m, h, w, 3) uint8.
-        names: of the public set's classes.
+        names: class names of the public set.
         count: declared records.
         shape: declared (channels, height, width).
         shares: stated share of each declared class; None: as in the public set.
@@ -117,9 +117,9 @@ def from_patterns(
     shares: Sequence[float] | None = None,
     look: Callable[[], None] = lambda: None,
 ) -> StandIn:
-    """Make a stand-in of generated patterns; calls `look` every few hundred images, otherwise as `from_public`.
+    """Make a stand-in of generated patterns, like `from_public`; calls `look` every few hundred images.
 
-    The test set has every class equally often, whatever the shares.
+    The test set has equally many images of every class, for any shares.
     """
     channels, height, width = shape
     prototypes = public_patterns(classes, channels, 2 * height, 2 * width, _SEED)
@@ -142,7 +142,7 @@ def from_characters(
     shares: Sequence[float] | None = None,
     look: Callable[[], None] = lambda: None,
 ) -> StandIn:
-    """Make a stand-in of written characters, for `are_characters`; otherwise as `from_patterns`."""
+    """Make a stand-in of written characters, like `from_patterns`; names must satisfy `are_characters`."""
     font = ImageFont.load_default(round(_WRITTEN * _CANVAS))
     written = torch.zeros(len(names), len(_WEIGHTS), 1, _CANVAS, _CANVAS)  # from 0 (paper) to 1 (ink)
     for label, name in enumerate(names):
@@ -187,7 +187,7 @@ def _generated(
 
 
 def _character_copies(written: Tensor, labels: Tensor, shape: tuple[int, int, int], stream: torch.Generator) -> Tensor:
-    """Return images (b, c, h, w) in [0, 1]: light ink on dark paper, in grey; any two colours else."""
+    """Return images (b, c, h, w) in [0, 1]: light ink on dark paper if grey, otherwise two random colours."""
     channels, height, width = shape
     b = len(labels)
 
@@ -226,7 +226,7 @@ def _pattern_copies(prototypes: Tensor, labels: Tensor, shape: tuple[int, int, i
 
 
 def _fitted(images: npt.NDArray[np.uint8], rows: npt.NDArray[np.int64], shape: tuple[int, int, int]) -> Tensor:
-    """Return some images (n, c, h, w) uint8, brought to a shape block by block, which bounds memory."""
+    """Return some images (n, c, h, w) uint8, converted to a shape block by block, which bounds memory."""
     channels, height, width = shape
     fitted = torch.empty(len(rows), *shape, dtype=torch.uint8)
     for at in range(0, len(rows), _BLOCK):

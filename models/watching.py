@@ -1,4 +1,4 @@
-"""Looking up between a network's layers, so that a computation of minutes can be ended within seconds."""
+"""Call a hook between a network's layers, so that a computation of minutes can be stopped within seconds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import nn
 
 @contextmanager
 def between_layers(modules: Iterable[nn.Module], look: Callable[[], object]) -> Iterator[None]:
-    """Have `look` called before each layer of a network computes.
+    """Call `look` before each layer of a network computes.
 
     Args:
         modules: the network and all its parts, as `nn.Module.modules` lists them.
-        look: takes no time; an exception from it ends the computation.
+        look: must be fast; an exception from it stops the computation.
     """
 
     def before(*_: Any) -> None:  # a value that a hook returns would replace the layer's input

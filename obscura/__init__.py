@@ -6,10 +6,10 @@ with obscura.local("data/") as service:  # or obscura.connect("https://obscura.e
     release = service.train("images/", epsilon=1, at_most=2000, size=32)
     images, labels = release.sample(1000).to_numpy()
 
-`connect_async` and `local_async` give the same verbs for asyncio, as `async with` blocks.
+`connect_async` and `local_async` offer the same methods for asyncio, as `async with` blocks.
 
-The names are those of `obscura.client`, loaded when one is first asked for: a service imports `obscura.wire` alone, and
-neither a network library nor one for images with it.
+The names of `obscura.client` load on first use, because a service imports only `obscura.wire`, without network or image
+libraries.
 """
 
 from __future__ import annotations

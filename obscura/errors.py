@@ -27,7 +27,7 @@ __all__ = [
     "WaitTimeout",
 ]
 
-ANSWER_CHARACTERS_MAX = 200  # of an unexpected answer, in an error's message
+ANSWER_CHARACTERS_MAX = 200  # of an unexpected answer that an error's message quotes
 
 
 class ObscuraClientError(Exception):
@@ -35,7 +35,7 @@ class ObscuraClientError(Exception):
 
 
 class ConnectionFailed(ObscuraClientError):
-    """The service could not be reached, or the connection broke too often.
+    """The service could not be reached, or the connection broke repeatedly.
 
     Attributes:
         url: Address of the service.
@@ -65,7 +65,7 @@ class NoSuchName(ObscuraClientError):
 
 
 class WaitTimeout(ObscuraClientError):
-    """The job was still running at the timeout. It continues."""
+    """The timeout passed while the job was still running. The job continues."""
 
 
 class JobFailed(ObscuraClientError):

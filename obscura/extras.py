@@ -1,4 +1,4 @@
-"""Optional packages, and the part of the installation that contains each."""
+"""Optional packages, and the installable part that contains each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORKER = f"{SERVER}[worker]"
 
 
 class MissingExtra(ObscuraClientError):
-    """A package of an optional part is not installed; the message names the command."""
+    """A package of an optional part is not installed; the message names the command that installs it."""
 
     def __init__(self, what: str, needed: str, part: str) -> None:
         super().__init__(f"{what} needs {needed}, which is not installed here. Run: pip install '{part}'")
@@ -23,7 +23,7 @@ class MissingExtra(ObscuraClientError):
 
 @contextmanager
 def extras(what: str = "This") -> Iterator[None]:
-    """Raise MissingExtra, about `what`, if the block imports a package that is not installed."""
+    """Raise MissingExtra if the block imports a package that is not installed. `what`: subject of the message."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -36,7 +36,7 @@ def extras(what: str = "This") -> Iterator[None]:
 
 
 def packages_of_parts() -> dict[str, list[str]]:
-    """Return the packages of each installable part, by its name for `pip install`."""
+    """Return the packages of each installable part, keyed by the part's name for `pip install`."""
     found: dict[str, list[str]] = {}
     for library in (LIBRARY, SERVER):
         with suppress(PackageNotFoundError):
@@ -49,7 +49,7 @@ def packages_of_parts() -> dict[str, list[str]]:
 
 
 def is_installed(package: str) -> bool:
-    """Return whether a package is installed, by its name for `pip install`."""
+    """Return whether a package is installed; `package` is its name for `pip install`."""
     with suppress(PackageNotFoundError):
         return bool(distribution(package))
     return False

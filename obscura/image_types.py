@@ -1,9 +1,9 @@
 """Image file types, their size limits and headers, read before any decoder sees the file.
 
 Shared by the client, which prepares images, and the service, which reads them again. A small file can keep a decoder
-busy for minutes: it rereads all pixels for each scan of a JPEG, unpacks every colour profile of a PNG, and visits each
-segment, chunk or run. It also allocates the memory that the header states. So parts and sizes are checked from the
-bytes alone. To add a type that Pillow reads, add a row to `TYPES`.
+busy for minutes: decoders reread all pixels for each scan of a JPEG, unpack every colour profile of a PNG, and visit
+each segment, chunk or run. They also allocate the memory that the header states. So parts and sizes are checked before
+decoding. To add a type that Pillow reads, add a row to `TYPES`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from obscura.wire.faults import Fault, Refused
 if TYPE_CHECKING:
     from PIL import Image
 
-SCANS_MAX = 100  # of a JPEG; cameras and programs make one, or about ten
-SEGMENTS_MAX = 2_000  # of a JPEG; a profile of 32 MB takes 512
-CHUNKS_MAX = 20_000  # of a PNG; 32 MB of pixels take 4,096 where they are written by 8 kB
+SCANS_MAX = 100  # scans of a JPEG; cameras and programs write one, or about ten
+SEGMENTS_MAX = 2_000  # segments of a JPEG; a profile of 32 MB needs 512
+CHUNKS_MAX = 20_000  # of a PNG; 32 MB of pixels need 4,096 chunks of 8 kB
 PROFILES_MAX = 1  # of a PNG, by its standard (section 11.3.2.3)
-_RUN_BYTES_MAX = 4  # of a BMP in runs, for each pixel: two if every run is one pixel
+_RUN_BYTES_MAX = 4  # per pixel of a run-length BMP: two if every run is one pixel
 _RUN_SLACK_BYTES = 2**14  # for headers and palette
 _RUNS = frozenset({1, 2})  # BI_RLE8 and BI_RLE4
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _JPEG_BARE = frozenset(range(0xD0, 0xD9)) | {0x01}  # markers without a length
 _START_OF_SCAN, _END = 0xDA, 0xD9
-_NEXT_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")  # neither a stuffed byte, nor a restart, nor a fill byte
+_NEXT_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")  # not a stuffed byte, a restart or a fill byte
 
 
 def count_scans(data: bytes) -> None:
@@ -46,7 +46,7 @@ def jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
     """Yield (marker, offset) of each JPEG segment; raise IMAGE_PARTS if there are too many, counting fill bytes."""
     at, parts = 2, 0
     while (found := _NEXT_MARKER.search(data, at)) is not None:
-        parts += 1 + (found.start() - at) * (data[at : at + 2] == b"\xff\xff")  # decoders look at each fill byte
+        parts += 1 + (found.start() - at) * (data[at : at + 2] == b"\xff\xff")  # decoders visit each fill byte
         if parts > SEGMENTS_MAX:
             raise Refused(Fault.IMAGE_PARTS)
         at = found.start()
@@ -72,14 +72,14 @@ def count_chunks(data: bytes) -> None:
 
 def count_runs(data: bytes) -> None:
     """Raise IMAGE_PARTS for a BMP with far more runs than its pixels need."""
-    if len(data) < 34 or struct.unpack_from("<I", data, 14)[0] == 12:  # the old header knows no runs
+    if len(data) < 34 or struct.unpack_from("<I", data, 14)[0] == 12:  # the old header has no run-length encoding
         return
     width, height, compression = struct.unpack_from("<2i4xI", data, 18)
     if compression in _RUNS and len(data) > _RUN_BYTES_MAX * abs(width * height) + _RUN_SLACK_BYTES:
         raise Refused(Fault.IMAGE_PARTS)
 
 
-CHANNEL_BITS_MAX = 8  # stored; an image with more could not be kept exactly
+CHANNEL_BITS_MAX = 8  # stored; an image with more could not be stored exactly
 # Start-of-frame markers: C0 ... CF without DHT (C4), JPG (C8) and DAC (CC). ITU-T T.81, table B.1.
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
@@ -89,7 +89,7 @@ def png_size(data: bytes) -> tuple[int, int]:
     if kind != b"IHDR":
         raise Refused(Fault.IMAGE_BROKEN)
     if bits > CHANNEL_BITS_MAX:
-        raise Refused(Fault.IMAGE_MODE)  # Pillow would cut colours off to eight bits, and say nothing
+        raise Refused(Fault.IMAGE_MODE)  # Pillow would silently truncate colours to eight bits
     return width, height
 
 
@@ -133,7 +133,7 @@ _ARCHIVES = (
 _TAR_MAGIC_OFFSET = 257
 TIFF_MAGICS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _JPEG_2000 = (b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
-# Other images, volumes and films: reported when they are left out, never skipped silently.
+# Other images, volumes and films: reported when they are skipped.
 _OTHERS = (
     ".jxl", ".jls", ".tga", ".psd", ".svg", ".exr", ".webm", ".raw", ".dng", ".nef", ".cr2", ".cr3", ".arw", ".svs",
     ".ndpi", ".czi", ".mha", ".mhd", ".nrrd", ".mgz", ".mp4", ".avi", ".mov", ".mkv", ".wmv",
@@ -145,10 +145,10 @@ class ImageType:
     """A type of image file; `name` is Pillow's. Prepared files use the first of `suffixes`.
 
     Attributes:
-        begins: Returns whether a file starts like this type. Needed for types that the service takes.
-        size: Reads width and height from the header. The service takes only types with it; others become PNG.
+        begins: Returns whether a file starts like this type. Required for types that the service accepts.
+        size: Reads width and height from the header. The service accepts only types that have it; others become PNG.
         require_few_parts: Raises Refused if decoding would take far longer than the pixels and bytes explain.
-        readable: True if it can be read here. Other types are reported, not skipped silently.
+        readable: True if this package can read the type. Files of other types are reported as skipped.
     """
 
     name: str
@@ -170,7 +170,7 @@ TYPES = (
     ImageType("TIFF", (".tif", ".tiff"), lambda data: data.startswith(TIFF_MAGICS)),
     ImageType("PPM", (".ppm", ".pgm", ".pbm", ".pnm", ".pfm")),
     ImageType("JPEG2000", (".jp2", ".j2k", ".jpx", ".jpc"), lambda data: data.startswith(_JPEG_2000)),
-    ImageType("DICOM", (".dcm", ".dicom", ".ima"), readable=False),  # but by obscura.preparing.dicom
+    ImageType("DICOM", (".dcm", ".dicom", ".ima"), readable=False),  # read by obscura.preparing.dicom instead
     ImageType("HEIC", (".heic", ".heif"), readable=False),
     ImageType("AVIF", (".avif",), readable=False),
     ImageType("images of other kinds", _OTHERS, readable=False),
@@ -178,7 +178,7 @@ TYPES = (
 
 
 def image_header(data: bytes) -> tuple[ImageType, int, int]:
-    """Return (type, width, height) of an image that the service takes.
+    """Return (type, width, height) of an image that the service accepts.
 
     Raises:
         Refused: ARCHIVE_NESTED for an archive, IMAGE_FORMAT for another type, IMAGE_MODE for over eight bits per
@@ -197,11 +197,11 @@ def image_header(data: bytes) -> tuple[ImageType, int, int]:
 
 def is_image(head: bytes) -> bool:
     """Return whether the first 16 bytes are those of a readable type."""
-    return any(kind.readable and kind.begins(head) for kind in TYPES if kind.name != "BMP")  # two letters are little
+    return any(kind.readable and kind.begins(head) for kind in TYPES if kind.name != "BMP")  # too weak a signature
 
 
 def require_few_parts(data: bytes) -> None:
-    """Raise Refused for an image made of too many parts: IMAGE_SCANS or IMAGE_PARTS."""
+    """Raise Refused for an image with too many parts: IMAGE_SCANS or IMAGE_PARTS."""
     for kind in TYPES:
         if kind.begins(data):
             kind.require_few_parts(data)
@@ -210,14 +210,14 @@ def require_few_parts(data: bytes) -> None:
 
 def open_image(data: bytes, kind: ImageType | None = None) -> Image.Image:
     """Open an image of one type, or of any readable type; raise PIL.UnidentifiedImageError for others."""
-    from PIL import Image  # the web process knows the table, and needs no decoder
+    from PIL import Image  # the web process imports the table without a decoder
 
     kinds = [known for known in TYPES if known.readable] if kind is None else [kind]
     return Image.open(io.BytesIO(data), formats=[known.name for known in kinds])
 
 
 def taken_suffixes() -> dict[str, str]:
-    """Return the suffix of each type that the service takes, by name."""
+    """Return the suffix of each type that the service accepts, by name."""
     return {kind.name: kind.suffixes[0] for kind in TYPES if kind.size is not None}
 
 
@@ -227,6 +227,6 @@ def image_suffixes() -> frozenset[str]:
 
 
 def names_of(*, taken: bool, last: str) -> str:
-    """Return a list of the types that the service takes, or of all readable types: "this, that and another"."""
+    """List the types that the service accepts, or all readable types: "PNG, JPEG and BMP"."""
     *first, end = [kind.name for kind in TYPES if (kind.size is not None if taken else kind.readable)]
     return f"{', '.join(first)} {last} {end}"

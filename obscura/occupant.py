@@ -1,7 +1,7 @@
 """The lock and the address of the service that runs on a data folder.
 
-The lock ends with its process, however that ends. An address without a held lock is left from a crash: readers ignore
-it. Only the holder of the lock writes or removes the address.
+The operating system releases the lock when its process ends, even after a crash. Readers ignore an address without a
+lock, because a crash left it behind. Only the holder of the lock writes or removes the address.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def is_own(path: Path) -> bool:
 def occupied(folder: Path, *, seconds_max: float = 2.0) -> Iterator[bool]:
     """Lock the data folder for the block; yield whether the lock was acquired.
 
-    Wait at most `seconds_max`, because another process may hold the lock for a moment to look at it.
+    Wait at most `seconds_max`, because another process may hold the lock briefly while it checks the folder.
     """
     descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     with open(descriptor, "rb") as lock:
@@ -68,7 +68,7 @@ def is_occupied(folder: Path) -> bool:
 
 
 def address_of(folder: Path) -> str | None:
-    """Return the address of the service on a data folder; None if there is none, or it is starting."""
+    """Return the address of the service on a data folder; None if no service runs there, or it is still starting."""
     if not is_occupied(folder):
         return None
     with suppress(OSError):
@@ -82,7 +82,7 @@ def admin_key_path(folder: Path) -> Path:
 
 
 def read_admin_key(folder: Path) -> str:
-    """Read the first admin key; raise OSError if it is missing and NotOwned if it is another user's."""
+    """Read the first admin key; raise OSError if it is missing, or NotOwned if another user owns the file."""
     return _read_own(folder / _ADMIN_KEY)
 
 
@@ -92,7 +92,7 @@ def _open_own(path: Path) -> IO[bytes]:
     file, owner = os.fdopen(descriptor, "rb"), path.parent.stat().st_uid
     try:
         status = os.fstat(descriptor)
-        trusted = {os.geteuid(), 0} | ({owner} if os.geteuid() == 0 else set())  # root may look after a user's service
+        trusted = {os.geteuid(), 0} | ({owner} if os.geteuid() == 0 else set())  # root may administer a user's service
         if owner not in trusted or path.parent.lstat().st_uid not in trusted:
             raise NotOwned(f"{path.parent} belongs to another user (uid {owner}), so its service is not used.")
         if status.st_uid not in trusted or status.st_mode & stat.S_IWOTH or not stat.S_ISREG(status.st_mode):

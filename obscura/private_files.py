@@ -1,6 +1,6 @@
-"""Make new and existing files and folders private to their owner.
+"""Make new and existing files and folders accessible to their owner alone.
 
-The database holds the secrets that seed the noise, and the data folder images, checkpoints and keys.
+The database contains the secrets that seed the noise. The data folder contains images, checkpoints and keys.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def make_private_folder(folder: Path) -> None:
 
 
 def new_private_file(path: Path) -> BinaryIO:
-    """Create a file for the owner alone, whatever the umask; raise OSError if it exists, even as a link."""
+    """Create a file for the owner alone, with any umask; raise OSError if it exists, even as a link."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     os.fchmod(descriptor, 0o600)
     return os.fdopen(descriptor, "wb")
@@ -90,7 +90,7 @@ def make_private(path: Path) -> bool:
 def make_tree_private(folder: Path) -> int:
     """Remove the permissions of others from a folder and its content; return the number of failures."""
     folder = folder.resolve()
-    failures = int(not make_private(folder))  # the folder first: from then on nobody gets further
+    failures = int(not make_private(folder))  # the folder first, because that blocks access to its content
     for parent, names, files in os.walk(folder):
         failures += sum(not make_private(Path(parent, name)) for name in (*names, *files))
     return failures

@@ -1,4 +1,4 @@
-"""Run work for asyncio in a thread. Cancelling stops it at its next image or chunk."""
+"""Run work for asyncio in a thread. Cancelling the task stops the thread at its next image or chunk."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def go_on() -> None:
 
 
 async def in_thread(act: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a function in a thread. Cancelling stops the waiting at once, and the work at its next `go_on`."""
+    """Run a function in a thread. Cancelling ends the wait at once, and the function at its next `go_on`."""
     event, context = threading.Event(), copy_context()
     context.run(_abandoned.set, event)
     try:

@@ -1,10 +1,10 @@
-"""The errors of the privacy layer: each carries its numbers and says what can be done instead."""
+"""Errors of the privacy layer. Each contains its numbers and states a remedy."""
 
 from __future__ import annotations
 
 
 class PrivacyError(ValueError):
-    """Something was asked for that would break a privacy promise."""
+    """A request would break a privacy guarantee."""
 
 
 class InvalidParameter(PrivacyError):
@@ -22,7 +22,7 @@ class ContributionUnbounded(PrivacyError):
 
 
 class EventRefused(PrivacyError):
-    """A training asked to pay for a release that its plan did not announce. Nothing was charged or released."""
+    """A training tried to pay for a release that is not in its plan. Nothing was charged or released."""
 
     def __init__(self, stage: str, event: object) -> None:
         super().__init__(f"the plan of this job announced no such release as {event!r} of {stage!r}")

@@ -1,8 +1,8 @@
-"""A DCGAN generator whose every layer is told the class: the one that DataLens' authors published with their code.
+"""A DCGAN generator with the class as input to every layer, as published by DataLens' authors.
 
-Two dense layers and two transposed convolutions, with BatchNorm between them. While it learns, BatchNorm takes the
-statistics of the batch; the released generator uses fixed ones, measured once on public latents, so an image depends on
-its own latent and label alone.
+Two dense layers and two transposed convolutions, with BatchNorm between them. In training, BatchNorm uses the
+statistics of the batch. The released generator uses fixed statistics, measured once on public latents, so an image
+depends on its own latent and label alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from models.portable.layers import initialise, with_planes
 _BLOCK = 256  # images drawn at once; part of the format: another value gives other images for the same seed
 _SETTLED_ON = 1024  # public latents, of all classes in turn, on which the fixed statistics are measured
 _DEVIATION, _KERNEL = 0.02, 5  # of the initial weights; of the convolutions
-_MOMENTUM = 1.0  # the last batch's statistics are kept, nothing of earlier ones
+_MOMENTUM = 1.0  # keep only the last batch's statistics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +77,7 @@ class ConditionalDcganGenerator(nn.Module):
 
     @torch.no_grad()
     def settle(self, seed: int = 0) -> None:
-        """Fix BatchNorm's statistics to those of public latents, of all classes alike, and leave training mode."""
+        """Fix BatchNorm's statistics to those of public latents, evenly over all classes, and leave training mode."""
         device = self.first.weight.device
         z = self.latents(_SETTLED_ON, torch.Generator().manual_seed(seed)).to(device)
         self.train()(z, torch.arange(_SETTLED_ON, device=device) % self.config.classes)

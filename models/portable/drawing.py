@@ -1,6 +1,6 @@
-"""How many images come of one seed: in batches, each with a random stream of its own, and from numbers to pixels.
+"""Generate any number of images from one seed: batches with their own random streams, and conversion to pixels.
 
-All of it is part of the format of a sample: changed, it would give other images for the same seed. This module also
+All of this is part of the format of a sample: a change would give other images for the same seed. This module also
 reads a release's files and writes images with torch and the standard library alone. The service's own code uses
 libraries for that, and tests compare both.
 """
@@ -43,22 +43,22 @@ def turns(count: int, chosen: Sequence[int], proportions: Sequence[float] | None
     """Return `count` labels (count,) int64 in the order in which they take turns.
 
     By proportions, a label with proportion w has its turns at the times 1/w, 3/w, 5/w, and so on: Sainte-Lague's
-    method. For every n, the first n labels follow the proportions as closely as whole numbers can. Divisions of floats
-    are rounded alike on every machine, so that the order is, too. Equal proportions are simply turns.
+    method. For every n, the first n labels follow the proportions as closely as whole numbers can. Float divisions are
+    rounded identically on every machine, so the order is the same everywhere. Labels of equal proportions take turns.
 
     Args:
         chosen: labels, each once.
-        proportions: a number above 0 for each of them, of which only ratios count; None: all alike.
+        proportions: a number above 0 for each label, of which only ratios matter; None: equal proportions.
     """
     every = torch.tensor(chosen, dtype=torch.int64)
     if proportions is None:
         return every[torch.arange(count) % len(every)]
     whole, times, owners = math.fsum(proportions), [], []
     for place, weight in enumerate(proportions):
-        most = math.floor(weight / whole * (count + len(every) / 2) + 1.5)  # it has no more turns than that
+        most = math.floor(weight / whole * (count + len(every) / 2) + 1.5)  # a label has at most this many turns
         times.append((2 * torch.arange(most, dtype=torch.float64) + 1) / weight)
         owners.append(every[place].expand(most))
-    order = torch.sort(torch.cat(times), stable=True).indices[:count]  # who stands first has the first of equal turns
+    order = torch.sort(torch.cat(times), stable=True).indices[:count]  # ties go to the earlier label
     return torch.cat(owners)[order]
 
 
@@ -85,10 +85,10 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file: a length, a JSON header of so many bytes, and the numbers.
+    """Read a safetensors file: a length, a JSON header of that many bytes, and the numbers.
 
     Raises:
-        ValueError: a tensor is of a type that no release has.
+        ValueError: a tensor has a type that releases do not use.
     """
     content = bytearray(path.read_bytes())
     begin = 8 + int.from_bytes(content[:8], "little")
@@ -118,8 +118,8 @@ def draw(
     Args:
         generator: as `load` returns it.
         seed: equal seeds give equal images.
-        labels: to draw, taking turns; all where it is left out.
-        proportions: a number above 0 for each label; without them, all come equally often.
+        labels: labels to draw, in turn; all by default.
+        proportions: a number above 0 for each label; by default, all are equally frequent.
     """
     chosen = list(range(generator.config.classes)) if labels is None else list(labels)
     for batch, stream in batches(count, seed, chosen, proportions):

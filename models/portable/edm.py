@@ -38,11 +38,11 @@ class EdmConfig(ImageShape):
         guidance: w of classifier-free guidance (Ho & Salimans 2022, arXiv:2207.12598); 0 turns it off.
         start_latent: numbers in a latent of the generator whose image the sampler starts from; 0: it starts from noise
             alone.
-        start_sigma: noise level that is added to that image, and the largest one that the denoiser knows.
-        start_clusters: of that generator's classes.
+        start_sigma: noise level added to that image, and the largest level that the denoiser is trained for.
+        start_clusters: clusters of that generator's classes.
         start_texture: True if that generator draws texture, too.
-        patch: side of the squares of pixels that the U-Net sees as channels: 2 halves both sides of what it works on,
-            for four times the channels, and a step costs about a third.
+        patch: side of the pixel squares that the U-Net sees as channels. 2 halves both sides for four times the
+            channels, and a step costs about a third.
     """
 
     features: int
@@ -60,9 +60,9 @@ class EdmConfig(ImageShape):
 class EdmDenoiser(nn.Module):
     """A denoiser, which is also the released generator.
 
-    Input of `forward` is one tensor (n, c + 2, h, w): noisy images, a plane with each one's sigma and one with its
-    label. It returns F, whose loss is `losses`. The generator `first`, which draws the sampler's initial image, holds
-    released values, not learned ones. Initial weights are from a public seed.
+    Input of `forward` is one tensor (n, c + 2, h, w): noisy images, a plane with each image's sigma and one with its
+    label. It returns F, with the loss `losses`. The generator `first`, which draws the sampler's initial image,
+    contains released values, not learned ones. Initial weights come from a public seed.
     """
 
     def __init__(self, config: EdmConfig, seed: int = 0) -> None:
@@ -120,7 +120,7 @@ class EdmDenoiser(nn.Module):
         for t_i, t_next in itertools.pairwise(t):
             t_hat = t_i * (1 + gamma)
             if cfg.start_latent:
-                t_hat = min(t_hat, cfg.start_sigma)  # the denoiser knows no higher level
+                t_hat = min(t_hat, cfg.start_sigma)  # the denoiser is not trained for higher levels
             if t_hat > t_i:
                 x = x + math.sqrt(t_hat**2 - t_i**2) * normal()
             sigma = torch.full((len(labels),), t_hat, device=labels.device)
@@ -142,7 +142,7 @@ def noise_levels(steps: int, largest: float = SIGMA_MAX) -> list[float]:
 def noisy_rows(
     images: Tensor, labels: Tensor, any_class: int, drop: float, stream: torch.Generator, largest: float = SIGMA_MAX
 ) -> tuple[Tensor, Tensor]:
-    """Make one training row of every image (n, c, h, w) in [-1, 1]: its own noise level, noise, and perhaps no label.
+    """Make one training row of every image (n, c, h, w) in [-1, 1]: own noise level, own noise, label possibly dropped.
 
     Args:
         any_class: the label that means all classes; a row gets it with probability `drop`.

@@ -2,8 +2,8 @@
 
 v = mean_y + factor_y z,   z ~ N(0, I_d)
 
-v is an image, cut to [0, 1]. Where classes have clusters, z is drawn around the centre of one of them, which makes a
-class a mixture of Gaussians of one covariance.
+v is an image, clipped to [0, 1]. If classes have clusters, z is drawn around the centre of one of them, so a class is a
+mixture of Gaussians with one covariance.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A generator whose images are moved by a classifier's gradient (classifier guidance; Dhariwal & Nichol 2021).
 
-Here l(x) are the centred logits of image x, and t_y those of an image that the classifier is sure to be of class y. A
-step goes along the gradient g of f(x) = |l(x) - t_y|^2 / 2 by f / |g|^2: to where f would be 0 if it were linear
-(Polyak 1969). It is not, so a few steps stop short of that.
+Here l(x) are the centred logits of image x, and t_y the logits of an image that the classifier assigns to class y with
+certainty. A step goes along the gradient g of f(x) = |l(x) - t_y|^2 / 2 by f / |g|^2: to the point where a linear f
+would be 0 (Polyak 1969). f is not linear, so a few steps stop short of that point.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parts of networks whose gradient falls apart by record: GroupNorm in place of BatchNorm, each layer used once."""
+"""Parts of networks with separable per-record gradients: GroupNorm instead of BatchNorm, each layer used once."""
 
 from __future__ import annotations
 

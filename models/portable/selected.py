@@ -1,6 +1,6 @@
-"""Draws public images, slightly varied, by released weights. It has learned nothing from pixels.
+"""Draws public images, slightly varied, by released weights. No pixel values are learned.
 
-The release holds the images themselves. Private records decided only the weights by which they are chosen.
+The release contains the public images. Private records determined only the weights with which they are drawn.
 """
 
 from __future__ import annotations

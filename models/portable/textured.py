@@ -1,13 +1,13 @@
 """Texture of an image as a few numbers, and images that have a given texture.
 
-A cell of 4 x 4 pixels is described by how strong waves of eight orientations and two lengths are in it: the logarithm
-of the mean modulus of two wavelet filters' answers, which is the first order of a scattering transform (Bruna & Mallat
-2013). These numbers are close to Gaussian where pixels are not, so a Gaussian over both draws outlines and patterns
-that a Gaussian over pixels blurs. `render` finds an image with the drawn numbers by gradient descent (Angles & Mallat
-2018 train a network to invert a scattering transform). Nothing here is learned, so all of it is public.
+A cell of 4 x 4 pixels is described by the strength of waves of eight orientations and two lengths in it: the logarithm
+of the mean modulus of two wavelet filters' responses, the first order of a scattering transform (Bruna & Mallat 2013).
+These numbers are close to Gaussian where pixels are not, so a Gaussian over both draws outlines and patterns that a
+Gaussian over pixels blurs. `render` finds an image with the drawn numbers by gradient descent (Angles & Mallat 2018
+train a network to invert a scattering transform). Nothing here is learned, so all of it is public.
 
-The generator draws images and the texture that they should have, and makes one image of both. It draws by the formula
-of `models.portable.generator`, in which the numbers of a texture follow the pixels of v.
+The generator draws an image and its target texture, and combines both into one image. It draws by the formula of
+`models.portable.generator`, where the texture's numbers follow the pixels of v.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WAVES = ((5, 0.9, 2.2), (7, 1.1, 1.3))  # size, width of the envelope, frequenc
 _MEMORY, _SQUARES = 0.8, 0.99  # of Adam
 STEPS, RATE = 7, 0.45  # of Adam: more steps add specks
 _FAITH = 0.2  # weight of the drawn pixels' coarse half
-_WINDOW = 8  # pixels to a side of what all filters see that answer in a cell, at either scale
+_WINDOW = 8  # pixels per side of the window that all filters of a cell see, at either scale
 _BLOCK_PLACES, _BLOCK_MIN = 3136, 8  # cells rendered at once, to stay in the processor's cache; images at least
 _EDGE = 0.02  # brightness from which a pixel starts to move
 
@@ -54,7 +54,7 @@ def filters() -> tuple[Tensor, Tensor]:
             envelope = torch.exp(-(along**2 + (across / 2) ** 2) / (2 * width * width))
             envelope /= envelope.sum()
             for wave in (torch.cos(frequency * along), torch.sin(frequency * along)):
-                found.append(envelope * wave - envelope * (envelope * wave).sum())  # answers 0 to even brightness
+                found.append(envelope * wave - envelope * (envelope * wave).sum())  # response 0 to uniform brightness
         banks.append((torch.stack(found)[:, None] / FILTER_UNIT).round())
     return banks[0], banks[1]
 
@@ -86,8 +86,8 @@ class _Scale:
         self.windows, self._windows_back = (
             each.as_strided((_WINDOW, _WINDOW, *shape), strides) for each in (framed, self._back)
         )
-        # What makes a window's differences and sums the answers at half of its cell's pixels, (2, m, 32). Both are of
-        # pixels that lie opposite each other. Rows are ordered by orientation, pixel, and even or odd.
+        # Maps a window's differences and sums to the responses at half of its cell's pixels, (2, m, 32). Both are over
+        # opposite pixels. Rows are ordered by orientation, pixel, and even or odd.
         size, half = bank.shape[-1], cell * cell // 2
         found = bank.new_zeros(ORIENTATIONS, half, 2, _WINDOW, _WINDOW)
         for pixel in range(half):
@@ -111,8 +111,8 @@ class _Scale:
 class TextureGradient:
     """The gradient of half the squared distance of images' texture to given numbers, by matrix products.
 
-    Each cell is seen through a window of 8 x 8 pixels of either scale. A filter is even or odd about its middle. So two
-    answers at opposite pixels of a cell are the sum and the difference of its answers to the window's sums and
+    Each cell is seen through a window of 8 x 8 pixels of either scale. A filter is even or odd about its middle. So its
+    responses at two opposite pixels of a cell are the sum and the difference of its responses to the window's sums and
     differences. That takes half the products. Everything is (rows, columns, images), so each operation on a place is
     done for all images at once. Memory is kept from one call to the next.
     """
@@ -187,7 +187,7 @@ def render(images: Tensor, wanted: Tensor, steps: int = STEPS, rate: float = RAT
     given images. The gradient is written out, so that it needs no automatic differentiation.
 
     Args:
-        images: (n, c, h, w), in units of full brightness; where they lie outside [0, 1] they are cut.
+        images: (n, c, h, w), in units of full brightness; values outside [0, 1] are clipped.
         wanted: (n, 16 * h / 4 * w / 4) numbers.
         rate: of the first of them; it falls along a cosine to a tenth of that.
     """

@@ -1,7 +1,7 @@
 """A small class-conditional U-Net (Ronneberger et al. 2015; Ho et al. 2020, arXiv:2006.11239) for one image size.
 
-Built of linear layers, convolutions, GroupNorm and embeddings, each used once in a pass, so that its gradient falls
-apart by record. Attention is at the smallest size only.
+Built of linear layers, convolutions, GroupNorm and embeddings, each used once in a pass, so that its gradient separates
+by record. Attention is used at the smallest size only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HALVINGS_MAX = 4
 
 
 def halvings_of(height: int, width: int) -> int:
-    """Return how often an image is halved: as long as no side gets shorter than seven pixels, four times at most."""
+    """Return how often an image is halved: at most four times, and no side gets shorter than seven pixels."""
     return max(0, min(_HALVINGS_MAX, math.floor(math.log2(max(1.0, min(height, width) / _SMALLEST)))))
 
 
@@ -61,10 +61,10 @@ class _Attention(nn.Module):
 
 
 class UNet(nn.Module):
-    """Noisy images, a number and a label of each to images of the same size.
+    """Maps noisy images, each with a number and a label, to images of the same size.
 
     Args:
-        labels: number of labels that there are.
+        labels: number of labels.
         features: channels at full size; smaller sizes have twice as many.
         blocks: residual blocks at each size on the way down; one more on the way up.
         seed: public, of the initial weights.
@@ -81,7 +81,7 @@ class UNet(nn.Module):
         self.label = nn.Embedding(labels, condition)
         self.condition = nn.Linear(condition, condition)
         self.stem = nn.Conv2d(channels, features, 3, padding=1)
-        kept = [features]  # channels of what the way up is given again
+        kept = [features]  # channels of the skip connections
         self.down, self.halvings = nn.ModuleList(), nn.ModuleList()
         x = features
         for level, depth in enumerate(depths):

@@ -1,8 +1,8 @@
-"""The `obscura` command: the client's commands. The server's packages add the commands that run a service."""
+"""The `obscura` command with the client's commands. Server packages add the commands that run a service."""
 
 
 def main() -> None:
     """Run the command line."""
-    from obscura.cli import app  # not before: what a server adds imports its parts from here
+    from obscura.cli import app  # here, not above: the server's commands import from this package
 
     app.main()

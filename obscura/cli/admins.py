@@ -66,7 +66,7 @@ _SPANS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=
 def introduce(out: Out, as_json: Json = False) -> None:
     """Create a token for yourself on your own machine, and show the introduction to give to an admin.
 
-    Only you see the token. It works after you have been admitted.
+    Only you see the token. It works once you are admitted.
     """
     with reporting(as_json) as output:
         token, introduction = make_introduction()
@@ -99,9 +99,9 @@ def admit(
         str | None, typer.Option(help="Name or id of the department that the person owns."), Client.find_project
     ] = None,
 ) -> Shown:
-    """Request the admission of a person. The second admin is admitted at once; later ones need an approval.
+    """Request the admission of a person. The second admin is admitted at once; each later admin needs an approval.
 
-    With --project the person becomes an owner of it; the first owner is admitted at once.
+    With --project the person becomes an owner of that project. A project's first owner is admitted at once.
     """
     made = client.request_admission(name=name, introduction=introduction, reason=reason, project_id=project)
     if made.request is not None:
@@ -178,7 +178,7 @@ def create_key(
     expires: Expires = None,
     project: ProjectId = None,
 ) -> Shown:
-    """Create a key; with the scope admin, another one of your own. Its token is shown only once."""
+    """Create a key. With the scope admin, it is another key of your own. The token is shown only once."""
     end = None if expires is None else read_end(expires, datetime.now(UTC))
     return client.create_key(name=name, scopes=scope or (), role=role, expires_at=end, project_id=project)
 
@@ -210,10 +210,10 @@ def revoke_key(
     ] = None,
     yes: Yes = False,
 ) -> Shown:
-    """Revoke your own key, or one that is not an admin's, at once and permanently.
+    """Revoke your own key, or any key without the scope admin, at once and permanently.
 
-    Lists the keys that it created and asks whether to revoke them too; without a terminal they are revoked. Another
-    admin's key needs two people: obscura admins revoke.
+    Lists the keys that it created and asks whether to revoke them too; without a terminal they are revoked. To revoke
+    another admin's key, run obscura admins revoke, which needs a second admin.
     """
     made = [each for each in client.keys(created_by=key_id) if each.revoked_at is None]
     for each in made[:KEYS_SHOWN_MAX]:

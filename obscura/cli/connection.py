@@ -1,4 +1,4 @@
-"""Which service a command uses, and with which key; saved profiles; the parts that several commands share."""
+"""Select the service and key of a command; saved profiles; parts that several commands share."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Reason = Annotated[str, typer.Option("--reason", help="Why. Kept in the records 
 
 @dataclass(frozen=True)
 class Target:
-    """The service that the command line uses; None fields are looked up."""
+    """Settings that select the service. Fields that are None are looked up."""
 
     url: str | None
     token: str | None
@@ -116,16 +116,16 @@ def _address_here(folder: Path, say: Callable[[str], None]) -> str:
     if url is not None:
         return url
     host, port = os.environ.get("OBSCURA_HOST"), os.environ.get("OBSCURA_PORT")
-    if host is None and port is None and admin_key_path(folder).exists():  # the key must not go to another service
+    if host is None and port is None and admin_key_path(folder).exists():  # the key must not be sent to another service
         raise CliError(f"No service runs on {folder}. To start it: obscura --data-dir {folder} up")
     return f"http://{host or '127.0.0.1'}:{port or '8420'}"
 
 
 def address(target: Target, say: Callable[[str], None]) -> tuple[str, str]:
-    """Return the address and key for a command, and report the service unless it is obvious.
+    """Return the address and key for a command, and name the service unless it is obvious.
 
     Precedence: command line and environment, the named profile, a service on this machine whose data folder belongs to
-    the caller, the default profile. A key is only sent to its own service.
+    the caller, the default profile. A key is sent only to the service that it was saved for.
     """
     profiles, folder = read_profiles(), target.data_dir
     default = chosen = profiles.get(DEFAULT)
@@ -165,7 +165,7 @@ def address(target: Target, say: Callable[[str], None]) -> tuple[str, str]:
 
 @contextmanager
 def connection(target: Target, output: Output) -> Iterator[Client]:
-    """Connect to the service, and report the proxy if there is one."""
+    """Connect to the service, and name the proxy if one is used."""
     with Client(*address(target, output.notice)) as client:
         if client.transport.proxy is not None:
             output.notice(f"Connecting to {client.transport.route}.")
@@ -175,11 +175,11 @@ def connection(target: Target, output: Output) -> Iterator[Client]:
 def shown(
     title: str, columns: Sequence[str] = (), hint: str = ""
 ) -> Callable[[Callable[..., Shown]], Callable[..., None]]:
-    """Make a command of a function: connect, run it, and show what it returns, as rows of `columns` if it is a list.
+    """Turn a function into a command: connect, run it, and show the result (a list as rows of `columns`).
 
-    The function gets `client` and `output` if it names them; its other parameters are those of the command. Where an
-    annotation has a function that finds a record, a typed name becomes the record's id. A result of None has been
-    shown already. hint: printed after a record, with fields of it such as `{0.id}`.
+    The function receives `client` and `output` if it has parameters of these names; its other parameters are the
+    command's. If an annotation has a function that finds a record, a typed name is replaced by the record's id. A
+    function that returns None has shown its result itself. hint: printed after a record; `{0.id}` inserts a field.
     """
 
     def decorate(function: Callable[..., Shown]) -> Callable[..., None]:
@@ -221,7 +221,7 @@ def shown(
 def with_parameters(
     command: Callable[..., Any], parameters: Iterable[inspect.Parameter], description: str | None
 ) -> Callable[..., Any]:
-    """Set the parameters and the description that typer reads."""
+    """Set the parameters and the description of a command, as typer reads them."""
     keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
     command.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in keywords}
@@ -247,10 +247,10 @@ def add_command(
     hint: str = "",
     **arguments: Any,
 ) -> None:
-    """Add a command that shows the result of a verb of `Client`; see `shown`.
+    """Add a command that shows the result of a method of `Client`; see `shown`.
 
     Args:
-        description: By default the docstring of the verb.
+        description: By default the docstring of the method.
         arguments: The annotation of each argument that the command takes.
     """
 

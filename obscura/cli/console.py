@@ -32,7 +32,7 @@ from obscura.client.transport import is_here
 from obscura.wire.wording import show_number, visible
 
 LISTED = ("account", "dataset", "job", "release", "sweep")  # nouns with a list command
-UNBOUNDED = 10_000  # characters: a table that does not go to a terminal is as wide as it is
+UNBOUNDED = 10_000  # characters; tables outside a terminal are never truncated
 
 
 class Exit(enum.IntEnum):
@@ -90,7 +90,7 @@ class Output:
         self._out.print(table)
 
     def rows(self, records: Sequence[BaseModel | dict[str, Any]], columns: Sequence[str], title: str) -> None:
-        """Show a list, one line per record. Columns that do not fit a terminal are dropped, and named.
+        """Show a list, one line per record. Columns that do not fit the terminal are omitted, and a notice names them.
 
         A column is a path such as `balance.left_epsilon`, optionally with a title: `left=balance.left_epsilon`.
         """
@@ -139,13 +139,13 @@ class Output:
             self._json({"error": document})
         said, following = str(error), next_command(error)
         said = f"{said.rstrip('.')}. {following}" if following else said
-        line = visible(said, lines=not isinstance(error, ApiError | JobFailed))  # a server cannot add lines of its own
+        line = visible(said, lines=not isinstance(error, ApiError | JobFailed))  # a server cannot inject extra lines
         self.err.print(Text.assemble(("error:", "bold red"), " ", line))
         return code
 
 
 def next_command(error: Exception) -> str:
-    """Return a sentence that names the next command; "" if the error does."""
+    """Return a sentence that names the next command; "" if the error itself names it."""
     if isinstance(error, ConnectionFailed):
         if is_here(error.url):
             return "To start a service here: obscura up"
@@ -164,7 +164,7 @@ def next_command(error: Exception) -> str:
 
 @contextmanager
 def reporting(as_json: bool) -> Iterator[Output]:
-    """Convert errors of the block to a message and an exit code."""
+    """Convert errors in the block to a message and an exit code."""
     output = Output(as_json)
     try:
         yield output
@@ -176,7 +176,7 @@ def reporting(as_json: bool) -> Iterator[Output]:
 
 
 def confirm(question: str, otherwise: str = "Nothing was cancelled.", flag: str = "--yes") -> None:
-    """Raise CliError unless the person at the terminal agrees."""
+    """Ask at the terminal, and raise CliError unless the answer is yes."""
     if not sys.stdin.isatty():
         raise CliError(f"{question} There is no terminal to answer in: repeat the command with {flag}.", Exit.USAGE)
     if not typer.confirm(visible(question, lines=True), err=True):
@@ -205,4 +205,4 @@ def _cell(value: Any) -> str:
         return ", ".join(f"{name}={_cell(item)}" for name, item in value.items())
     if isinstance(value, list):
         return ", ".join(_cell(item) for item in value)
-    return show_number(value) if isinstance(value, bool | float) else str(value)  # an integer may be copied, as a seed
+    return show_number(value) if isinstance(value, bool | float) else str(value)  # seeds are copied

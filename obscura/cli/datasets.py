@@ -1,4 +1,4 @@
-"""`obscura datasets` and `obscura subjects`: push images, and destroy those of subjects who withdraw."""
+"""`obscura datasets` and `obscura subjects`: push images, and destroy the images of subjects who withdraw."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def with_push_options(function: Callable[..., Any]) -> Callable[..., Any]:
     ]
     for name, option in Choices.model_fields.items():
         allowed = [*option.metadata, option.annotation, *get_args(option.annotation)]
-        word = next(each for each in (bool, Path, str, int) if each in allowed)  # how the command line is parsed
+        word = next(each for each in (bool, Path, str, int) if each in allowed)  # typer parses this signature
         flag = typer.Option(_flag(name), help=option.description)
         annotation: Any = Annotated[word if word is bool else word | None, flag]
         default = False if word is bool else None
@@ -56,7 +56,7 @@ def with_push_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def in_flags(options: Mapping[str, Any]) -> str:
-    """Format options as flags, each with a space before it."""
+    """Format options as flags, each preceded by a space."""
     present = [(_flag(name), value) for name, value in options.items() if value not in (None, False)]
     return "".join(f" {flag}" if value is True else f" {flag} {shlex.quote(str(value))}" for flag, value in present)
 
@@ -79,7 +79,7 @@ def push(
     yes: Yes = False,
     **push_options: Any,
 ) -> Shown:
-    """Prepare images, declare a dataset and upload them. File names stay here; declared facts become public.
+    """Prepare images, declare a dataset and upload them. The declaration becomes public; file names do not.
 
     Images are converted on this machine: turned upright, scaled to one size, converted to grey or colour, and
     transparent ones laid on white. Only values you state, or fixed defaults, become public. Nothing is derived from the
@@ -128,11 +128,11 @@ add_command(datasets, "show", "dataset", find_dataset, "Show one dataset.", name
 def delete_dataset(
     client: Client, output: Output, dataset: Dataset, cancel_jobs: CancelJobs = False, yes: Yes = False
 ) -> Shown:
-    """Destroy a dataset's images forever. No budget returns; releases and the account's log stay.
+    """Destroy a dataset's images forever. Spent budget stays spent; releases and the account's log stay.
 
-    If nothing was ever trained on it, the declaration is erased as well, including names. If no job has ever read its
-    account, the images may then be pushed to another account, such as one that protects people. Nothing is published of
-    jobs that --cancel-jobs cancels.
+    If nothing was ever trained on it, the declaration is erased as well, including names. If no job has ever read the
+    account's data, you may then push the images to another account, such as one that protects subjects. Jobs that
+    --cancel-jobs cancels publish nothing.
     """
     found = client.datasets.find(dataset)
     if not yes:
@@ -155,9 +155,10 @@ def withdraw(
     cancel_jobs: CancelJobs = False,
     yes: Yes = False,
 ) -> None:
-    """Destroy the images of subjects forever, in all datasets of an account that recognise them. No budget returns.
+    """Destroy the images of subjects forever, in all datasets of the account that recognise subjects.
 
-    Ids stay on this machine. The answer does not reveal whether a subject was there, so check the spelling of each id.
+    Spent budget stays spent. Ids stay on this machine. The answer does not reveal whether a subject was found, so check
+    the spelling of each id.
     """
     heading, named = read_ids(ids_from) if ids_from is not None else ("", dict[SubjectId, str]())
     for private_id in ids or ():

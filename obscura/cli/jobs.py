@@ -53,15 +53,15 @@ Evaluate = Annotated[
     typer.Option(help="Public dataset (name or id) to measure the releases on."),
     find_dataset,
 ]
-TRY_FIRST = "--preview"  # the option that tries a plan on public images
+TRY_FIRST = "--preview"  # the option that previews a plan on public images
 IMAGE = Path("preview.png")
-LABELS = {"train": "training", "sample": "sampling", "evaluate": "evaluation"}  # of kinds that have another noun
+LABELS = {"train": "training", "sample": "sampling", "evaluate": "evaluation"}  # for job kinds whose noun differs
 
 
 def recipe_options(
     settings: Sequence[str] | None, preset: str | None, class_fractions: str | None = None
 ) -> dict[str, Any]:
-    """Parse `name=value` pairs, whose values are JSON or else text; raise CliError for a pair without `=`."""
+    """Parse `name=value` pairs. A value that is not JSON is text. Raise CliError for a pair without `=`."""
     options: dict[str, Any] = {} if preset is None else {"preset": preset}
     for setting in settings or []:
         name, equals, text = setting.partition("=")
@@ -85,7 +85,7 @@ def plan(
     stand_in: Annotated[str | None, typer.Option(metavar="DATASET", help="Name or id of the public dataset.")] = None,
     image: Annotated[Path, typer.Option(help="File for the preview's image.")] = IMAGE,
 ) -> None:
-    """Show what a training would do and cost. Reads no data and spends nothing."""
+    """Show the stages and the cost of a training. Reads no data and spends nothing."""
     options = recipe_options(option, preset, class_fractions)
     previewed = preview or stand_in is not None
     if not (previewed and output.as_json):
@@ -110,7 +110,7 @@ def train(
     wait: Wait = False,
     key: Key = None,
 ) -> Shown:
-    """Train a generator under differential privacy. Its cost is reserved at once, on the account of its dataset.
+    """Train a generator under differential privacy. Its cost is reserved at once, on the account of the dataset.
 
     The release can be downloaded when the training ends; --evaluate evaluates it afterwards, in a separate job.
     """
@@ -152,7 +152,7 @@ def watch_job(client: Client, output: Output, job_id: JobId) -> Shown:
 
 @command(jobs, "cancel", "job")
 def cancel_job(client: Client, output: Output, job_id: JobId, discard: Discard = False, yes: Yes = False) -> Shown:
-    """Cancel a job. A training that has charged budget publishes what it has made; the rest returns."""
+    """Cancel a job. A training that has charged budget publishes its partial result; the rest is returned."""
     job = client.job(job_id)
     question = lossy_cancel_question(job, discard=discard)
     if question is not None and not yes:
@@ -164,7 +164,7 @@ def cancel_job(client: Client, output: Output, job_id: JobId, discard: Discard =
 
 
 def lossy_cancel_question(job: Job, *, discard: bool) -> str | None:
-    """Return the question, with the cost, before a cancellation that publishes nothing; None if none is needed."""
+    """Return the confirmation question for a cancellation that charges budget and publishes nothing; otherwise None."""
     facts = job.progress
     if job.finished or not facts.charged_nano or (job.publishes_if_cancelled and not discard):
         return None
@@ -274,7 +274,7 @@ def watch_sweep(client: Client, output: Output, sweep_id: SweepId) -> None:
 
 @command(sweeps, "cancel", "sweep")
 def cancel_sweep(client: Client, output: Output, sweep_id: SweepId, discard: Discard = False, yes: Yes = False) -> None:
-    """Cancel all unfinished trials and evaluations. A trial that has charged budget publishes what it has made."""
+    """Cancel all unfinished trials and evaluations. A trial that has charged budget publishes its partial result."""
     found = client.sweep(sweep_id)
     paid = sum(trial.charged_nano > 0 for trial in found.trials if trial.state in ("queued", "running"))
     if discard and paid and not yes:
@@ -298,7 +298,7 @@ def follow_sweep(output: Output, made: Sweep) -> Sweep:
 
 
 def show(output: Output, sweep: Sweep) -> None:
-    """Show a sweep and its trials, the best on public data first."""
+    """Show a sweep and its trials, ordered by quality on public data, best first."""
     if output.as_json:
         output.record(sweep, "sweep")
         return

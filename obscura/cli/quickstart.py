@@ -1,7 +1,7 @@
-"""`obscura quickstart FOLDER`: from one's own images to private synthetic ones, in steps that `obscura demo` shares.
+"""`obscura quickstart FOLDER`: turn your images into private synthetic ones, in steps that `obscura demo` shares.
 
-Each step announces the command that does only this step. Only stated values and fixed defaults become public. The
-images determine none of them.
+Each step announces the command that runs that step alone. Only stated values and fixed defaults become public. Nothing
+is derived from the images.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ class Onboarding:
     folder: Path  # the images, as named by their owner
     package: Package
     flags: str  # push options, as flags of `obscura datasets push`
-    program: str = "obscura"  # start of every command
-    beside: str = ""  # process that must run next to a repeated command
+    program: str = "obscura"  # prefix of every command
+    beside: str = ""  # a command to run in a second terminal before a repeated command
     options: Mapping[str, Any] = field(default_factory=dict)
     recipe: str = RECIPE
 
     @property
     def stated(self) -> str:
-        """Return the stated balance of the classes, as a flag."""
+        """Return the stated class fractions as a flag."""
         return in_flags({"class_fractions": self.options.get("class_fractions")})
 
     def say(self, what: str, command: str) -> None:
-        """Announce a step and the command that does only this step."""
+        """Announce a step and the command that runs that step alone."""
         self.output.notice(f"\n{what}:\n  $ {self.program} {command}")
 
     def again(self, command: str) -> str:
-        """Return the command line for a later repetition."""
+        """Return the command line that repeats a command later."""
         return f"{self.beside}{self.program} {command}"
 
     @contextmanager
@@ -72,7 +72,7 @@ class Onboarding:
             raise
 
     def account(self, epsilon: float, delta: float) -> Account:
-        """Return the account with the images' name, or open it; raise CliError if it protects another unit."""
+        """Return the account named like the images, or open it. Raise CliError if the account protects another unit."""
         name = default_name(self.folder)
         unit: Unit = "record" if self.package.private_subjects is None else "subject"
         found = next((account for account in self.client.accounts() if account.name == name), None)
@@ -92,7 +92,7 @@ class Onboarding:
         subjects_at_most: int | None = None,
         agree: Callable[[], None] = lambda: None,
     ) -> Dataset:
-        """Declare the dataset if `agree` allows it. The declaration becomes public; no image is sent."""
+        """Declare the dataset, unless `agree` raises. The declaration becomes public; no image is sent."""
         name = self.client.datasets.free_name(account.id, None, self.folder)
         limits = {"at_most": at_most, "subjects_at_most": subjects_at_most}
         to = in_flags({"account": account.name} | limits)
@@ -139,7 +139,7 @@ class Onboarding:
             return self.client.datasets.send(dataset, self.package, watch.on_bytes)
 
     def train(self, dataset: Dataset, epsilon: float) -> Release:
-        """Train, which spends the budget, and wait for the release."""
+        """Start the training, which spends the budget, and wait for the release."""
         command = f"train {quoted(dataset.name)} --recipe {self.recipe} --epsilon {epsilon:g}{self.stated} --wait"
         self.say("Training, which spends the budget", command)
         with self.step(self.again(command)):
@@ -196,11 +196,12 @@ def quickstart(
     yes: Yes = False,
     **push_options: Any,
 ) -> None:
-    """Turn a folder of images into private synthetic ones: prepare, open an account, plan, train and download.
+    """Turn a folder of images into private synthetic images: prepare, open an account, plan, train and download.
 
-    Announces each step with the command that does only this step, and asks once before any image is uploaded. Only
-    values you state, or fixed defaults, become public. Without --at-most it asks for that limit; with --yes, or without
-    a terminal, --at-most is required. If no service runs on this machine, one runs for as long as this command does.
+    Announces each step with the command that runs that step alone, and asks once before any image is uploaded. Only
+    values you state, or fixed defaults, become public. Without --at-most, the command asks for that limit; with --yes,
+    or without a terminal, --at-most is required. If no service runs on this machine, the command starts one until it
+    ends.
     """
     target: Target = context.obj
     with reporting(as_json=False) as output, ExitStack() as stack:
@@ -228,7 +229,7 @@ def quickstart(
         account = walk.account(epsilon, usual_delta(at_most))
 
         def agree() -> None:
-            if elsewhere and not yes:  # what is declared leaves this machine
+            if elsewhere and not yes:  # the declaration leaves this machine
                 question = f"Declare this forever, upload the images and train? Training spends epsilon {epsilon:g}."
                 confirm(question, "Nothing was declared or uploaded.")
 

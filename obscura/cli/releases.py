@@ -69,7 +69,7 @@ def save_receipt(
     release_id: ReleaseId,
     out: Annotated[Path | None, typer.Option(help="File to write; default: stdout.")] = None,
 ) -> Shown:
-    """Save the signed receipt of a release, the proof of payment that anyone with the public key can verify."""
+    """Save the signed receipt of a release. Anyone with the public key can verify this proof of payment."""
     release = client.release(release_id)
     if out is not None:
         return {"path": str(release.save_receipt(out))}
@@ -89,7 +89,7 @@ def save_weights(
     release_id: ReleaseId,
     out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("weights"),
 ) -> Shown:
-    """Save the trained artefact; a generator comes with a model card and a program that samples with torch alone."""
+    """Save the trained artefact. A generator comes with a model card and a program that samples with torch alone."""
     saved = client.release(release_id).save_weights(out)
     return {"path": str(out), "files": [path.name for path in saved]}
 
@@ -107,13 +107,13 @@ def share_release(
     other: Annotated[str, typer.Option("--with", metavar="PROJECT", help="Id of the department, from its people.")],
     reason: Reason,
 ) -> Shown:
-    """Request that another department sees a release. Another owner approves, or an admin of the installation."""
+    """Request that another department can see a release. Another owner, or an installation admin, must approve."""
     return client.find_release(release).share(other, reason=reason)
 
 
 @command(releases, "publish", "request", hint=APPROVE)
 def publish_release(client: Client, release: NamedRelease, reason: Reason) -> Shown:
-    """Request that every department sees a release, now and later. Another owner approves, or an admin."""
+    """Request that all departments, present and future, can see a release. Another owner, or an admin, must approve."""
     return client.find_release(release).share(None, reason=reason)
 
 
@@ -123,7 +123,7 @@ def unshare_release(
     release: NamedRelease,
     other: Annotated[str | None, typer.Option("--with", metavar="PROJECT", help="Department id; default: all.")] = None,
 ) -> Shown:
-    """Stop sharing a release with a department, or with all, at once.
+    """Stop sharing a release with one department, or with all, at once.
 
     Copies that others have generated or downloaded remain with them.
     """
@@ -147,7 +147,7 @@ def evaluate(
     wait: Wait = False,
     key: Key = None,
 ) -> Shown:
-    """Evaluate a release on a public dataset, for free. The report gains a section; the release stays as it is."""
+    """Evaluate a release on a public dataset, for free. Adds a section to the report; the release does not change."""
     evaluation = client.release(release_id).evaluate(on, samples=samples, seed=seed, idempotency_key=key)
     if evaluation.samples is not None:
         output.notice(f"It generates {evaluation.samples:,} images and trains classifiers on them. That takes minutes.")
@@ -197,7 +197,7 @@ def download(
 ) -> Shown:
     """Download synthetic images, resuming a partial download, and verify the SHA-256.
 
-    Several samples or releases become one set of class folders, in a new folder --out or an archive --out NAME.zip.
+    Several samples or releases are merged into one set of class folders, in a new folder or archive (--out NAME.zip).
     """
     several = len(sources) > 1
     if unpack or several:
@@ -257,7 +257,7 @@ def _finished(output: Output, drawn: Sample) -> Sample:
 
 
 def _which(client: Client, release: Release, classes: str | None, proportions: str | None) -> dict[str, Any]:
-    """Return which classes are drawn and how often, as arguments of `Release.sample`."""
+    """Return the classes to generate and their ratios, as arguments of `Release.sample`."""
     if proportions is None:
         return {"classes": classes.split(",") if classes else None}
     if classes is not None:
@@ -266,7 +266,7 @@ def _which(client: Client, release: Release, classes: str | None, proportions: s
         return {"proportions": AS_STATED}
     try:
         names = client.dataset(release.dataset_id).classes
-    except (AuthError, NotFoundError):  # the dataset of another department: the service compares the names
+    except (AuthError, NotFoundError):  # the dataset belongs to another department: the service validates the names
         names = [pair.partition("=")[0].strip() for pair in proportions.split(",") if "=" in pair]
         if not names:
             raise CliError(

@@ -1,6 +1,6 @@
-"""Commands that the packages of a server add, and the two that also work without a service: `doctor` and `recipes`.
+"""Commands that server packages add, and two commands that also work without a service: `doctor` and `recipes`.
 
-The server's commands are loaded by an entry point, never from a folder `service` in the current directory.
+An entry point loads the server's commands, never a folder `service` in the current directory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from obscura.wire.wording import values_in_words
 
 DISK_BYTES_MIN = 2 * 2**30
 SLOW_SECONDS_MAX = 30.0
-COMMANDS = {  # which part of the installation brings each
+COMMANDS = {  # the installable part that contains each command
     "up": WORKER,
     "demo": WORKER,
     "openapi": SERVER,
@@ -45,9 +45,9 @@ class Finding:
 
 
 def server_side() -> ModuleType | None:
-    """Load `service.cli`; None if no server is installed; raise ImportError if another package has its name.
+    """Load `service.cli`. Return None if no server is installed; raise ImportError if another package has its name.
 
-    It has `add_commands`, `look_around` for `obscura doctor`, and `installed_recipes` for `obscura recipes`.
+    The module has `add_commands`, `look_around` for `obscura doctor`, and `installed_recipes` for `obscura recipes`.
     """
     for found in entry_points(group="obscura.commands"):
         try:
@@ -65,7 +65,7 @@ def server_side() -> ModuleType | None:
 
 
 class Commands(TyperGroup):
-    """Explains what to install for a command that only the server has."""
+    """Command group that names the part to install for a command that only a server has."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command; raise MissingExtra if it needs a server that is not installed."""
@@ -131,7 +131,7 @@ def recipes(
     name: Annotated[str | None, typer.Argument(metavar="[RECIPE]", help="Show its options and presets.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List the recipes of the service, or the options of one: values, defaults and presets.
+    """List the recipes of the service, or the options of one recipe: values, defaults and presets.
 
     If no service is named and none runs here, describes the recipes of the installed package.
     """

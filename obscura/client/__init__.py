@@ -1,4 +1,4 @@
-"""Python SDK: the same verbs as the HTTP interface and the command line.
+"""Python SDK: the same operations as the HTTP interface and the command line.
 
 with Client("http://127.0.0.1:8420", token) as client:
     dataset = client.datasets.push("images/", account_id=account_id, at_most=2000, size=64, say=print)

@@ -1,4 +1,4 @@
-"""The verbs of admins and owners: admins, decisions, projects, keys, the audit log and webhooks."""
+"""Methods for admins and owners: admins, decisions, projects, keys, the audit log and webhooks."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from obscura.wire.admin_schemas import (
     WebhookTestRecord,
 )
 
-AUDIT_LINES = 1000  # of one answer, at most
+AUDIT_LINES = 1000  # most events in one answer
 
 
 class Administration:
-    """The verbs of `Client` for admins and owners."""
+    """Methods of `Client` for admins and owners."""
 
     transport: Transport
 
@@ -39,44 +39,44 @@ class Administration:
         return list(self.transport.get(AdminList, "/v1/admins").items)
 
     def decisions(self, *, action: str | None = None) -> Iterator[DecisionRecord]:
-        """Yield requests that another admin decides, newest first; of one action if it is given, such as `raise`."""
+        """Yield requests that another admin must decide, newest first, of one action if given, such as `raise`."""
         return self.transport.pages(DecisionRecord, "/v1/decisions", action=action)
 
     def decision(self, request_id: str) -> DecisionRecord:
-        """Return one such request."""
+        """Return one request that another admin must decide."""
         return self.transport.get(DecisionRecord, f"/v1/decisions/{request_id}")
 
     def approve(self, request_id: str) -> DecisionRecord:
-        """Approve another admin's request; raise AuthError for your own."""
+        """Approve another admin's request. Your own request raises AuthError."""
         return self.transport.post(DecisionRecord, f"/v1/decisions/{request_id}/approve", repeatable=True)
 
     def decline(self, request_id: str) -> DecisionRecord:
-        """Decline a request, or withdraw yours."""
+        """Decline a request, or withdraw your own."""
         return self.transport.post(DecisionRecord, f"/v1/decisions/{request_id}/decline", repeatable=True)
 
     def request_admission(
         self, *, name: str, introduction: str, reason: str, project_id: str | None = None
     ) -> AdminAnswer:
-        """Request the admission of a person by the introduction of their token, optionally as owner of a project."""
+        """Request the admission of a person by their token's introduction, optionally as owner of a project."""
         body = {"name": name, "introduction": introduction, "reason": reason, "project_id": project_id}
         return self.transport.post(AdminAnswer, "/v1/admins", body)
 
     def request_removal(self, admin_id: str, *, reason: str) -> DecisionRecord:
-        """Request the removal of an admin, with all their keys and the keys that these created.
+        """Request the removal of an admin, of all their keys, and of the keys that these keys created.
 
-        Another admin must approve, and may be the one to remove.
+        Another admin must approve. The admin who would be removed may approve as well.
         """
         return self.transport.post(DecisionRecord, f"/v1/admins/{admin_id}/remove", {"reason": reason})
 
     def create_project(self, *, name: str) -> ProjectRecord:
-        """Create a project. Its keys see only what belongs to it.
+        """Create a project. Its keys see only the project's own records.
 
         The second project hides the datasets, jobs and releases of every project from keys without a project.
         """
         return self.transport.post(ProjectRecord, "/v1/projects", {"name": name})
 
     def projects(self) -> Iterator[ProjectRecord]:
-        """Yield the projects that the key can read, newest first: its own, or all for an admin of the installation."""
+        """Yield the projects that the key can read, newest first: its own project, or all for an installation admin."""
         return self.transport.pages(ProjectRecord, "/v1/projects")
 
     def find_project(self, name_or_id: str) -> ProjectRecord:
@@ -109,9 +109,9 @@ class Administration:
         """Create an API key. Its token is returned only once.
 
         Args:
-            scopes: From `admin`, `data`, `train`, `read`, `releases`, `audit` and `metrics`; or give a role.
+            scopes: From `admin`, `data`, `train`, `read`, `releases`, `audit` and `metrics`. Or set a role.
             role: The person's role in the project.
-            expires_at: Timezone-aware; None for the expiry of the requesting key.
+            expires_at: Timezone-aware; None uses the expiry of the requesting key.
             project_id: Project of the key; None if there is only one project, or for an admin of the installation.
         """
         body: dict[str, Any] = {"name": name, "scopes": list(scopes), "role": role, "project_id": project_id}
@@ -123,7 +123,7 @@ class Administration:
         return self.transport.pages(PersonRecord, "/v1/people")
 
     def keys(self, *, created_by: str | None = None) -> Iterator[KeyRecord]:
-        """Yield all keys without secrets, or all keys that a key created, directly or indirectly."""
+        """Yield all keys without secrets, or only those that one key created, directly or indirectly."""
         return self.transport.pages(KeyRecord, "/v1/keys", created_by=created_by)
 
     def rotate_key(self, key_id: str, *, overlap_seconds: int, expires_at: datetime | None = None) -> NewKeyRecord:
@@ -132,7 +132,7 @@ class Administration:
         return self.transport.post(NewKeyRecord, f"/v1/keys/{key_id}/rotate", body)
 
     def revoke_key(self, key_id: str, *, include_created: bool = True) -> RevokedKeyRecord:
-        """Revoke a key at once, by default with all keys that it created. For another admin's: `request_revocation`."""
+        """Revoke a key at once, by default with all keys that it created. See also `request_revocation`."""
         return self.transport.post(
             RevokedKeyRecord, f"/v1/keys/{key_id}/revoke", {"include_created": include_created}, repeatable=True
         )
@@ -142,8 +142,8 @@ class Administration:
         return self.transport.post(DecisionRecord, f"/v1/keys/{key_id}/request-revocation", {"reason": reason})
 
     def audit_log(self, *, after: str | None = None) -> Iterator[AuditEventRecord]:
-        """Yield the audit events that your key can read, oldest first, or those after an id. Keep them private."""
-        while True:  # each reading leaves an event of its own, so the log never ends in a full answer
+        """Yield the audit events that your key can read, oldest first, from the beginning or after an id. Private."""
+        while True:  # each request adds an audit event, so stop at the first answer that is not full
             params = {"limit": AUDIT_LINES} | ({} if after is None else {"after": after})
             answer = self.transport.request("GET", "/v1/audit-events", params=params)
             lines = answer.content.splitlines()
@@ -155,11 +155,11 @@ class Administration:
                 return
 
     def create_webhook(self, url: str) -> NewWebhookRecord:
-        """Register a public https address for events of the key's project. The secret is returned only once."""
+        """Register a public https address for the events of the key's project. The secret is returned only once."""
         return self.transport.post(NewWebhookRecord, "/v1/webhooks", {"url": url})
 
     def webhooks(self) -> Iterator[WebhookRecord]:
-        """Yield the webhooks of the key's project, newest first; of all projects for an installation admin."""
+        """Yield the webhooks of the key's project, newest first. An installation admin sees those of all projects."""
         return self.transport.pages(WebhookRecord, "/v1/webhooks")
 
     def test_webhook(self, webhook_id: str) -> WebhookTestRecord:
@@ -173,7 +173,7 @@ class Administration:
 
 
 class AsyncAdministration:
-    """The verbs of `AsyncClient` for admins and owners."""
+    """Methods of `AsyncClient` for admins and owners."""
 
     admins = verb(Administration.admins)
     decisions = listed(Administration.decisions)

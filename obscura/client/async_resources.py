@@ -1,4 +1,4 @@
-"""Resources for asyncio: each verb runs the synchronous one in a thread. Waiting for a job occupies no thread.
+"""Resources for asyncio. Methods run their synchronous counterpart in a thread. Waiting for a job needs no thread.
 
 async with obscura.connect_async("https://obscura.example.org", token) as service:
     release = await service.train("images/", epsilon=1, at_most=2000)
@@ -65,7 +65,7 @@ def listed(method: Sync[P, Iterator[R]], turn: Callable[[R], A]) -> Callable[Con
 def listed(
     method: Sync[P, Iterator[Any]], turn: Callable[[Any], Any] | None = None
 ) -> Callable[Concatenate[Any, P], AsyncIterator[Any]]:
-    """Return an async generator method from a synchronous one. Pages are read in threads; see `verb`."""
+    """Convert a synchronous generator method to an asynchronous one. Pages are read in threads; see `verb`."""
 
     @wraps(method)
     async def run(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[Any]:
@@ -120,7 +120,7 @@ class AsyncJob(_AsyncCancellable, job_schemas.JobRecord):
     """A requested training, sampling or evaluation."""
 
     async def events(self) -> AsyncIterator[job_schemas.EventRecord]:
-        """Yield changes, the final state last."""
+        """Yield changes; the last one is the final state."""
         last = None
         while True:
             job = await self.refresh()
@@ -149,7 +149,7 @@ class AsyncJob(_AsyncCancellable, job_schemas.JobRecord):
 
 
 class AsyncMadeByJob(AsyncLive):
-    """An order that a job carries out."""
+    """A record that a job completes, such as a sample."""
 
     job = verb(MadeByJob.job, AsyncJob.of)
 
@@ -164,7 +164,7 @@ class AsyncEvaluation(AsyncMadeByJob, release_schemas.EvaluationRecord):
 
 
 def drawn(method: Sync[P, R], *formats: SampleFormat, check: Callable[P, None] | None = None) -> Async[P, R]:
-    """Return an async method that waits for a sample in one of these formats, then runs the synchronous method.
+    """Return an async method that waits for a sample in a suitable format, then runs the synchronous method.
 
     check: runs first, before anything is generated.
     """

@@ -1,4 +1,4 @@
-"""`Client`: the verbs of a service."""
+"""`Client`: the operations of a service."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ READY_POLL_SECONDS = 0.5
 
 
 class Client(Administration):
-    """A connection to an Obscura service, as a context manager. transport: replaces it in tests."""
+    """A connection to an Obscura service; a context manager. transport: replaces the HTTP transport in tests."""
 
     def __init__(self, base_url: str, token: str | None, *, transport: Transport | None = None) -> None:
         self.transport = transport or Transport(base_url, token)
@@ -71,14 +71,14 @@ class Client(Administration):
     ) -> HealthRecord:
         """Wait until the service can serve, and return its health record.
 
-        Waits for a slow or busy service, but not if nothing listens at the address.
+        A slow or busy service is waited for. If nothing listens at the address, the call fails at once.
 
         Args:
             on_wait: Called once with the reason, before the first wait.
 
         Raises:
             ConnectionFailed: Nothing listens at the address, or the answer took too long.
-            ApiError: Something else answered, or the service was busy for too long.
+            ApiError: The service was busy for too long, or something other than the service answered.
         """
         deadline = time.monotonic() + seconds_max
         waits = False
@@ -122,7 +122,7 @@ class Client(Administration):
         return self.transport.post(Account, "/v1/accounts", body)
 
     def find_account(self, name_or_id: str) -> Account:
-        """Return the account with this id, or the only one with this name; raise NoSuchName otherwise."""
+        """Return the account with this id, or the only account with this name; raise NoSuchName otherwise."""
         return only_one(self.accounts(), name_or_id, "account")
 
     def account(self, account_id: str) -> Account:
@@ -137,7 +137,7 @@ class Client(Administration):
         return self.transport.pages(EntryRecord, f"/v1/accounts/{account_id}/entries")
 
     def lower_limit(self, account_id: str, *, epsilon: float, reason: str) -> Account:
-        """Lower the lifetime limit at once. Below spent and reserved budget, the account freezes."""
+        """Lower the lifetime limit at once. A limit below the spent and reserved budget freezes the account."""
         body = {"epsilon": epsilon, "reason": reason}
         return self.transport.post(Account, f"/v1/accounts/{account_id}/lower-limit", body)
 
@@ -147,7 +147,7 @@ class Client(Administration):
         return self.transport.post(DecisionRecord, f"/v1/accounts/{account_id}/raise-limit", body)
 
     def freeze(self, account_id: str, *, reason: str) -> Account:
-        """Freeze an account: it accepts no new jobs, and queued ones cannot read its data. Running jobs continue."""
+        """Freeze an account: it accepts no new jobs, and queued jobs cannot read its data. Running jobs continue."""
         return self.transport.post(Account, f"/v1/accounts/{account_id}/freeze", {"reason": reason}, repeatable=True)
 
     def unfreeze(self, account_id: str, *, reason: str) -> Account:
@@ -155,7 +155,7 @@ class Client(Administration):
         return self.transport.post(Account, f"/v1/accounts/{account_id}/unfreeze", {"reason": reason}, repeatable=True)
 
     def close_to_data(self, account_id: str) -> Account:
-        """Accept no new data, so that new people get their own account. Trainings on existing data continue."""
+        """Accept no new data: data of new people needs another account. Trainings on existing data continue."""
         return self.transport.post(Account, f"/v1/accounts/{account_id}/close", repeatable=True)
 
     def reopen(self, account_id: str) -> Account:
@@ -171,15 +171,15 @@ class Client(Administration):
         join_subjects: bool = False,
         cancel_jobs: bool = False,
     ) -> WithdrawalRecord:
-        """Destroy the images of subjects forever, in all datasets of an account that recognise them.
+        """Destroy the images of subjects forever, in all datasets of an account that recognise subjects.
 
-        Spent budget stays spent. The answer does not reveal whether a subject was there.
+        Spent budget stays spent. The answer does not reveal whether a subject was found.
 
         Args:
-            subjects_key: File with the secret of all pushes: ids stay here, and only keyed hashes are sent. None sends
-                the ids themselves, for data that was uploaded through the API with plain ids.
+            subjects_key: File with the secret used for every push. Ids stay on this machine; only keyed hashes are
+                sent. None sends the ids themselves, for data that was uploaded through the API with plain ids.
             join_subjects: True if the data was pushed with `join_subjects`.
-            cancel_jobs: Cancel the trainings that need the datasets; their charges stay spent.
+            cancel_jobs: Cancel the trainings that need the datasets. Charged budget stays spent.
 
         Raises:
             PackingError: An id is a placeholder or suspicious, such as 12.0, or the secret cannot be read.
@@ -210,7 +210,7 @@ class Client(Administration):
         subjects_recognised: bool = False,
         account_id: str | None = None,
     ) -> Dataset:
-        """Declare a dataset; every argument becomes public. `push` its content next, or use `datasets.push`."""
+        """Declare a dataset; every argument becomes public. Then `push` the content. `datasets.push` does both."""
         body: dict[str, Any] = {"name": name, "visibility": visibility, "account_id": account_id, "classes": classes}
         body |= {"height": height, "width": width, "channels": channels, "records_declared": records_declared}
         body |= {"subjects_declared": subjects_declared, "subjects_recognised": subjects_recognised}
@@ -233,7 +233,7 @@ class Client(Administration):
     def plan(
         self, dataset_id: str, *, recipe: str, epsilon: float, options: dict[str, Any] | None = None
     ) -> PlanRecord:
-        """Return what a training would do and cost. Reads no data."""
+        """Return the stages and the cost of a training. Reads no data."""
         body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
         return self.transport.post(PlanRecord, "/v1/plans", body, repeatable=True)
 
@@ -247,7 +247,7 @@ class Client(Administration):
         stand_in_dataset_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> Preview:
-        """Request a preview of a training on public images, for free; `wait()` for its forecast."""
+        """Request a preview of a training on public images, for free; `wait()` returns the forecast."""
         body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
         body["stand_in_dataset_id"] = stand_in_dataset_id
         return self.transport.create(Preview, Preview.PATH, body, idempotency_key)
@@ -273,9 +273,9 @@ class Client(Administration):
         Args:
             images: A folder or file as for `datasets.push`; uint8 images (n, h, w) or (n, h, w, 3); or a pushed
                 dataset, whose account pays.
-            labels: For images in memory, (n,) numbers or names. For a folder, a table with the columns file and label.
-            account: Name or id of the account that pays. By default the account with the dataset's name, which is
-                opened if it does not exist.
+            labels: For images in memory, (n,) numbers or names. For a folder, a table with columns file and label.
+            account: Name or id of the account that pays. By default the account with the dataset's name; it is opened
+                if it does not exist.
             show: Show progress on stderr.
             preparing: Further arguments of `datasets.push`; `at_most` is required.
 
@@ -304,7 +304,7 @@ class Client(Administration):
     ) -> Job:
         """Request a training without waiting. Its cost is reserved at once.
 
-        Raise BudgetError if the account cannot pay; its `numbers` hold what it can pay.
+        Raise BudgetError if the account cannot pay; the error's `numbers` state the affordable budget.
         """
         body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
         body["evaluation_dataset_id"] = evaluation_dataset_id
@@ -328,15 +328,15 @@ class Client(Administration):
         evaluation_dataset_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> Sweep:
-        """Request a hyperparameter search. The cost of all trials is reserved at once, or nothing is.
+        """Request a hyperparameter search. The cost of all trials is reserved atomically, or nothing is reserved.
 
         Args:
-            trials: 2 to 64, each `{"options": {...}}` and optionally its own `"epsilon"`.
-            epsilon: Budget of each trial without its own.
+            trials: 2 to 64 trials, each `{"options": {...}}` and optionally its own `"epsilon"`.
+            epsilon: Budget of each trial that has no epsilon of its own.
             evaluation_dataset_id: Public dataset that compares the releases.
 
         Raises:
-            BudgetError: The account cannot pay for all. `numbers` holds how many trials it can pay for.
+            BudgetError: The account cannot pay for all trials. `numbers` states how many are affordable.
         """
         body = {"name": name, "dataset_id": dataset_id, "recipe": recipe, "trials": trials, "epsilon": epsilon}
         body["evaluation_dataset_id"] = evaluation_dataset_id
@@ -367,14 +367,14 @@ class Client(Administration):
         return Sample.read(self.transport, sample_id)
 
     def find_release(self, name_or_id: str) -> Release:
-        """Return the release with this id, or the only one with this name; raise NoSuchName otherwise."""
+        """Return the release with this id, or the only release with this name; raise NoSuchName otherwise."""
         if name_or_id.startswith("rel_"):
             return self.release(name_or_id)
         return only_one(self.releases(), name_or_id, "release")
 
 
 class AsyncClient(AsyncAdministration):
-    """`Client` for asyncio, as an async context manager. `connect` makes the synchronous client when the block starts.
+    """`Client` for asyncio; an async context manager. `connect` creates the synchronous client when the block starts.
 
     Callbacks such as `say` and `on_bytes` run in the worker thread; `on_event` and `on_change` run in the event loop.
     """
@@ -445,7 +445,7 @@ class AsyncClient(AsyncAdministration):
     ) -> AsyncRelease:
         """Like `Client.train`, but silent unless `show` is set, so that several can run together.
 
-        Cancelling before the training is accepted deletes what was sent. Later it only stops the waiting;
+        Cancelling before the training is accepted deletes the declared dataset. Cancelling later ends only the wait;
         `job.cancel()` stops the training.
         """
         console = TerminalConsole(stderr=True, quiet=not show)

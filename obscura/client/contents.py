@@ -1,4 +1,4 @@
-"""Resumable downloads with a SHA-256 check, and the images inside: folders, arrays, torch and Hugging Face datasets."""
+"""Resumable downloads with a SHA-256 check, and their images as folders, arrays, torch or Hugging Face datasets."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ClassesDiffer", "Images", "PlaceTaken"]
 
-DOWNLOAD_BYTES_MAX = 8 * 2**30  # of a file whose size was not announced
-OTHER_FILES_MAX = 1000  # of a sample, besides its images: descriptions, the privacy card, folders, Parquet files
+DOWNLOAD_BYTES_MAX = 8 * 2**30  # bytes of a file without an announced size
+OTHER_FILES_MAX = 1000  # entries of a sample besides images: descriptions, the privacy card, folders, Parquet files
 NAME_CHARACTERS_MAX = 1024
-RATIO_MAX = 20  # of the unpacked bytes to the downloaded ones; images are stored without compression
+RATIO_MAX = 20  # ratio of unpacked to downloaded bytes; images are stored without compression
 _METADATA = "metadata.jsonl"
-PIXELS_MAX = 1024 * 1024  # of an image
+PIXELS_MAX = 1024 * 1024  # per image
 LABELS_MAX = 100_000
 
 READABLE: tuple[SampleFormat, ...] = ("npz", "imagefolder")  # formats of a sample that `read_images` reads
@@ -59,7 +59,7 @@ def download(
     """Download `url` to `target`, resuming from `<target>.part`, and verify its SHA-256.
 
     Raises:
-        ApiError: The service refused.
+        ApiError: The service rejected the request.
         ConnectionFailed: The connection broke repeatedly without progress.
         DownloadCorrupt: The bytes do not match, or exceed the announced size; the partial file is removed.
         NoRoom: The disk is too full.
@@ -104,7 +104,7 @@ def download(
             raise
         except ApiError as error:
             if error.status == 416 and before > 0:
-                part.unlink()  # longer than the content: a leftover of something else
+                part.unlink()  # longer than the content: left from another download
                 continue
             failures += 1
             if error.status not in RETRY_STATUSES or failures >= RETRIES_MAX:
@@ -134,7 +134,7 @@ class Images:
     Attributes:
         pixels: uint8, (n, h, w) for grey images, else (n, h, w, 3).
         labels: int64, (n,).
-        classes: Name of each label; its number if the sample does not name it.
+        classes: Name of each label; the number as text if the sample has no names.
     """
 
     pixels: np.ndarray[Any, np.dtype[np.uint8]]
@@ -162,7 +162,7 @@ class Images:
 
 
 def read_images(path: Path, format: str, count: int) -> Images:
-    """Read a downloaded sample of `count` images into memory; raise DownloadCorrupt if it is not one."""
+    """Read a downloaded sample of `count` images into memory; raise DownloadCorrupt for other content."""
     with _opened(path, count) as archive:
         if format == "npz":
             with np.load(path, allow_pickle=False) as arrays:
@@ -188,10 +188,10 @@ def read_images(path: Path, format: str, count: int) -> Images:
 
 @contextmanager
 def _opened(path: Path, count: int) -> Iterator[zipfile.ZipFile]:
-    """Open a downloaded zip of `count` images whose entries, names and sizes are within bounds.
+    """Open a downloaded zip of `count` images after checking the bounds on entries, names and sizes.
 
-    zipfile reads no more of an entry than the size that it states, so the stated sizes bound what is read. Raises
-    DownloadCorrupt also if the block finds damage.
+    zipfile reads at most the stated size of an entry, so checking the stated sizes bounds memory. Damage found inside
+    the block also raises DownloadCorrupt.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -225,7 +225,7 @@ def _opened(path: Path, count: int) -> Iterator[zipfile.ZipFile]:
         raise DownloadCorrupt(f"The sample is damaged ({type(error).__name__}).") from error
     except (NotImplementedError, RuntimeError) as error:  # an unknown compression, or a password
         raise DownloadCorrupt("The archive is packed in a way that samples are not.") from error
-    except OSError as error:  # Pillow's for a broken image, and the system's for names that do not fit together
+    except OSError as error:  # Pillow's error for a broken image, and the system's for conflicting names
         if error.errno in (None, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EINVAL):
             raise DownloadCorrupt(f"The sample is damaged ({type(error).__name__}).") from error
         raise
@@ -235,8 +235,8 @@ def combine(archives: Mapping[str, tuple[Path, int]], out: Path) -> Path:
     """Merge the image folders of several samples into one folder, or into one ZIP if `out` ends in `.zip`.
 
     Images keep their class folder; their file names start with the name of the sample. `metadata.jsonl` lists all
-    images, and each sample's privacy card is included. Atomic: `out` is complete or absent. Raises ClassesDiffer, and
-    as `unpack`.
+    images, and each sample's privacy card is included. Atomic: `out` is complete or absent. Raises ClassesDiffer and
+    the errors of `unpack`.
 
     Args:
         archives: ZIP and number of images of each sample, by name.
@@ -275,7 +275,7 @@ def combine(archives: Mapping[str, tuple[Path, int]], out: Path) -> Path:
 
 
 def _described(part: Path, name: str) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return the classes of an unpacked sample, and the record of each image with the sample's name in its path."""
+    """Return the classes of an unpacked sample, and one record per image, whose path includes the sample's name."""
     try:
         described = json.loads((part / "croissant.json").read_bytes())["recordSet"]
         (classes,) = (records for records in described if records["@id"] == "classes")
@@ -296,7 +296,7 @@ def require_room(folder: Path | str) -> None:
 
 
 def unpack(archive: Path, folder: Path, count: int) -> Path:
-    """Extract the ZIP of a sample of `count` images. Atomic: the folder is complete or absent.
+    """Extract a sample's ZIP of `count` images. Atomic: the folder is complete or absent.
 
     Raises DownloadCorrupt, NoRoom, and PlaceTaken if the folder exists and is not empty.
     """

@@ -1,4 +1,4 @@
-"""Datasets: `client.datasets()` lists them, `client.datasets.push(folder, at_most=2000)` makes one."""
+"""Datasets: `client.datasets()` lists them, `client.datasets.push(folder, at_most=2000)` uploads one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Datasets:
         self._transport = transport
 
     def __call__(self) -> Iterator[Dataset]:
-        """Yield all datasets, newest first, without uploads that were abandoned."""
+        """Yield all datasets, newest first, except abandoned uploads."""
         listed = self._transport.pages(Dataset, Dataset.PATH)
         return (dataset for dataset in listed if dataset.ready_at is not None or dataset.state != "deleted")
 
@@ -50,17 +50,17 @@ class Datasets:
     ) -> Dataset:
         """Prepare the images of a folder or file, declare a dataset and upload them.
 
-        Images are converted on this machine before anything is declared; nothing is written here. If the upload fails,
-        the declared dataset is deleted. Only values you state, or fixed defaults, become public. Nothing is derived
-        from the images.
+        Images are converted on this machine before anything is declared, and nothing is written to disk. If the upload
+        fails, the declared dataset is deleted. Only values you state, or fixed defaults, become public. Nothing is
+        derived from the images.
 
         Args:
             path: A folder of class folders, an archive of one, an .npz, IDX or Parquet file, or arrays.
-            public: Upload public data instead, which costs nothing and is not protected.
-            name: Unique in the account; by default that of the folder or file, numbered if taken.
-            at_most: Public upper limit on the records. Public data need none.
-            subjects_at_most: Public upper limit on the subjects, if the account protects subjects.
-            say: Called with each line about the findings and, last, with the public metadata.
+            public: Upload public data, which costs nothing and is not protected.
+            name: Unique in the account. By default the folder's or file's name, with a number if that is taken.
+            at_most: Public upper limit on the number of records. Not needed for public data.
+            subjects_at_most: Public upper limit on the number of subjects, if the account protects subjects.
+            say: Called with each line of the findings, then with the public metadata.
             agree: Called before anything is declared. An exception stops the push.
             on_image: Called with the number of images surveyed.
             on_bytes: Called with (bytes sent, 0).
@@ -70,14 +70,13 @@ class Datasets:
             ChoiceNeeded: You must decide something; `flags` and the message name the option.
             BrokenImages: Some images cannot be read; the message names them.
             MoreThanStated: There are more records or subjects than stated.
-            PackingError: There is nothing to push, the name is taken, a limit is missing, or the account is closed to
-                data.
-            RequestError: The service refused the declaration or the content.
+            PackingError: There are no images, the name is taken, a limit is missing, or the account is closed to data.
+            RequestError: The service rejected the declaration or the content.
         """
         if public == (account_id is not None):
             raise PackingError("Give an account for private data, or say that it is public; not both.")
         account = None if account_id is None else Account.read(self._transport, account_id)
-        if account is not None and account.closed:  # said before any image is prepared
+        if account is not None and account.closed:  # checked before any image is prepared
             raise PackingError(
                 f"Account {account.name} is closed to new data. Open a separate account, with its own budget, for the "
                 "new people, and combine the synthetic images of both. Or ask the owner to reopen this account."
@@ -110,10 +109,10 @@ class Datasets:
         say: Say = lambda _text: None,
         agree: Callable[[], None] = lambda: None,
     ) -> Dataset:
-        """Declare a prepared upload; see `push`. Public without an account."""
+        """Declare a prepared upload; see `push`. Without an account the dataset is public."""
         by_subject = package.private_subjects is not None
         require_statements(at_most, subjects_at_most, private=account_id is not None, by_subject=by_subject)
-        declared = package.private_records if at_most is None else at_most  # None only of public images
+        declared = package.private_records if at_most is None else at_most  # None only for public images
         package.require_within(declared, subjects_at_most)
         private = account_id is not None
         for line in screen(package, at_most=declared, subjects_at_most=subjects_at_most, private=private):
@@ -159,11 +158,11 @@ class Datasets:
             raise
 
     def find(self, name_or_id: str) -> Dataset:
-        """Return the dataset with this id, or the only one with this name; raise NoSuchName otherwise."""
+        """Return the dataset with this id, or the only dataset with this name; raise NoSuchName otherwise."""
         return only_one((dataset for dataset in self() if dataset.state not in GONE), name_or_id, "dataset")
 
     def free_name(self, account_id: str | None, wanted: str | None, place: Path | Arrays) -> str:
-        """Return a name that no other dataset of the account has; raise PackingError if `wanted` is taken."""
+        """Return an unused dataset name in the account; raise PackingError if `wanted` is taken."""
         taken = {each.name for each in self() if each.account_id == account_id and each.state not in GONE}
         if wanted is not None:
             if wanted in taken:
@@ -192,7 +191,7 @@ class AsyncDatasets:
 
 
 def only_one(listed: Iterable[Named], name_or_id: str, noun: str) -> Named:
-    """Return the item with this id, or the only one with this name; raise NoSuchName otherwise."""
+    """Return the item with this id, or the only item with this name; raise NoSuchName otherwise."""
     items = list(listed)
     found = [item for item in items if item.id == name_or_id] or [item for item in items if item.name == name_or_id]
     if len(found) == 1:
@@ -208,7 +207,7 @@ def default_name(place: Path | Arrays) -> str:
 
 
 def require_statements(at_most: int | None, subjects_at_most: int | None, *, private: bool, by_subject: bool) -> None:
-    """Raise PackingError unless the limits on private images are complete. Called before any image is read."""
+    """Raise PackingError if a limit on private images is missing. Called before any image is read."""
     if subjects_at_most is not None and not by_subject:
         raise PackingError("A number of subjects is for accounts whose unit is the subject.")
     if any(limit is not None and limit < 1 for limit in (at_most, subjects_at_most)):

@@ -21,7 +21,7 @@ from obscura.private_files import make_private_folder
 
 __all__ = ["LocalClient", "ServiceFailed", "connect", "connect_async", "local", "local_async"]
 
-START_SECONDS_MAX = 600.0  # of a process that lives: one that has ended is not waited for
+START_SECONDS_MAX = 600.0  # if the process ends, the wait stops at once
 STOP_SECONDS_MAX = 60.0
 
 
@@ -33,9 +33,9 @@ def connect(url: str, token: str) -> Client:
 def local(folder: str | Path) -> LocalClient:
     """Run a service on this machine until the client is closed; its ledger and images are kept in a folder.
 
-    It is the same service as `obscura up`, in its own process. A service that already runs on the folder is used
-    instead. Budgets are tied to the folder: another folder has another ledger, which does not know what was spent here.
-    The folder is created if missing, and made private.
+    It is the same service as `obscura up`, in its own process. If a service already runs on the folder, that service is
+    used. Budgets are tied to the folder: another folder has another ledger, without the spending recorded here. The
+    folder is created if missing, and made private.
 
     Raises:
         MissingExtra: torch is not installed; the message names the command.
@@ -61,8 +61,8 @@ class ServiceFailed(ObscuraClientError):
 class LocalService:
     """Run `obscura up` on a free loopback port, as a context manager. Settings of the environment are ignored.
 
-    Use the service that already runs on the folder, if any, and leave it running. A service started here ends with this
-    process, however that ends.
+    If a service already runs on the folder, use it and leave it running. A service started here ends with this process,
+    even if this process crashes.
     """
 
     def __init__(self, data_dir: Path, *, log: Path | None = None) -> None:
@@ -114,10 +114,10 @@ class LocalService:
             self.process = subprocess.Popen(
                 [*command, "up", "--port", "0", "--while-stdin-is-open"],
                 env=environment,
-                stdin=subprocess.PIPE,  # closes when this process ends, however it ends
+                stdin=subprocess.PIPE,  # closes when this process ends, even by a crash
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for this program, which then stops the service
+                start_new_session=True,  # only this program receives Ctrl-C; it then stops the service
             )
 
     def _wait(self) -> str:
@@ -144,14 +144,14 @@ class LocalClient(Client):
         super().__init__(self.service.url, self.service.token)
 
     def close(self) -> None:
-        """Close the connections and stop the service, if it was started here."""
+        """Close the connections, and stop the service if it was started here."""
         atexit.unregister(self.close)
         super().close()
         self.service.__exit__()
 
 
 def running_at(data_dir: Path) -> str | None:
-    """Return the address of the service on a data folder; None if none runs or it cannot serve yet."""
+    """Return the address of the service on a data folder; None if no service runs or it cannot serve yet."""
     url = address_of(data_dir)
     if url is None:
         return None

@@ -31,8 +31,8 @@ from obscura.wire.wording import show_epsilon
 if TYPE_CHECKING:
     from obscura.client.client import Client
 
-RECIPE = "moments"  # where none is named
-RECORDED_MAX = 1000  # uploads
+RECIPE = "moments"  # if none is named
+RECORDED_MAX = 1000  # uploads in the record
 _DIGESTS = TypeAdapter(dict[str, str])
 
 ImageInput = str | Path | Dataset | np.ndarray[Any, np.dtype[np.uint8]]
@@ -53,14 +53,15 @@ def push_for(
 ) -> DatasetRecord:
     """Prepare images, find or open the account that pays, declare a dataset, plan the training and upload.
 
-    Nothing is opened or declared before all images are validated, and nothing is uploaded unless the account can pay.
-    Images that this user uploaded to the account before are not uploaded again. A dataset is returned as it is.
+    Accounts are opened and datasets declared only after all images are validated. Nothing is uploaded unless the
+    account can pay. Images that this user uploaded to the account before are not uploaded again. If `images` is a
+    dataset, it is returned.
 
     Raises:
         ChoiceNeeded, PackingError: See `datasets.push`; nothing was done.
         NoSuchName: There is no such account.
         BudgetError: The account cannot pay. Nothing was uploaded, and the declaration was deleted.
-        RequestError: The service refused the account, the declaration, the plan or the content.
+        RequestError: The service rejected the account, the declaration, the plan or the content.
     """
     if isinstance(images, DatasetRecord):
         return images
@@ -143,9 +144,9 @@ def _require_budget(client: Client, dataset: Dataset, payer: Account, order: dic
 def _uploaded_before(
     client: Client, payer: Account, package: Package, name: str | None, at_most: int, subjects_at_most: int | None
 ) -> Dataset | None:
-    """Return the dataset of the account that this user made from the same images and statements, if there is one.
+    """Return the account's dataset that this user declared for the same images with the same limits, if there is one.
 
-    Only this machine's record of its own uploads is compared. The service does not show digests of private content.
+    Compares this machine's record of its own uploads, because the service shows no digests of private content.
     """
     digests, stated = _read_record(), (package.classes, package.height, package.width, package.channels)
     candidates = [

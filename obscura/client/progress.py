@@ -1,4 +1,4 @@
-"""Progress of jobs and uploads: bars in a terminal or a notebook, a line now and then elsewhere."""
+"""Progress of jobs and uploads: bars in a terminal or a notebook, occasional lines elsewhere."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TerminalConsole(Console):
 
 
 def show_cost(facts: ProgressFacts) -> str:
-    """Return the charged part of a job's cost."""
+    """Format the charged part of a job's cost."""
     charged, planned = (show_epsilon(each, up=True) for each in (facts.charged_epsilon, facts.planned_epsilon))
     return f"epsilon {charged} of {planned}"
 
@@ -42,7 +42,7 @@ def show_cost(facts: ProgressFacts) -> str:
 class JobStatus:
     """The charged budget and the time left of a job: `epsilon 0.412 of 1.0 charged, about 2 min 30 s left`.
 
-    Counts down between the coarse estimates of the service. clock: monotonic, in seconds.
+    Counts down between the service's coarse estimates. clock: monotonic, in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -51,7 +51,7 @@ class JobStatus:
         self._ends_at: float | None = None
 
     def report(self, event: EventRecord) -> None:
-        """Accept an event. A repeated estimate keeps counting down."""
+        """Accept an event. A repeated estimate does not restart the countdown."""
         seconds = event.progress.eta_seconds
         if seconds is None:
             self._ends_at = None
@@ -77,7 +77,7 @@ class JobStatus:
 
 @contextmanager
 def job_progress(console: Console, label: str) -> Iterator[Callable[[EventRecord], None]]:
-    """Yield a callback for the events of a job: a bar in a terminal, elsewhere a line now and then."""
+    """Yield a callback for the events of a job. Shows a bar in a terminal, and occasional lines elsewhere."""
     status, printed_at, printed_stage = JobStatus(), float("-inf"), ""
     columns = (
         TextColumn("{task.description}", style="bold", markup=False),
@@ -117,7 +117,7 @@ class Preparing(NamedTuple):
 
 @contextmanager
 def preparation_progress(console: Console) -> Iterator[Preparing]:
-    """Yield callbacks for images surveyed, bytes sent, and pausing the display for a question."""
+    """Yield callbacks that show surveyed images and sent bytes, and pause the display for a question."""
     if not console.is_terminal:
         yield Preparing(lambda _count: None, lambda _done, _total: None, nullcontext)
         return

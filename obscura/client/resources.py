@@ -1,4 +1,4 @@
-"""Resources as frozen records that can act: `job.wait()`, `release.sample(1000)`, `sample.to_numpy()`."""
+"""Resources: frozen records with methods, such as `job.wait()`, `release.sample(1000)` and `sample.to_numpy()`."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ class Dataset(Live, schemas.DatasetRecord):
     PATH = "/v1/datasets"
 
     def push(self, body: Iterable[bytes], *, format: UploadFormat, subjects_key_check: str | None = None) -> Self:
-        """Stream the content to the service, which validates it; raise RequestError with the rule that it breaks.
+        """Stream the content to the service; raise RequestError with the broken rule if it is invalid.
 
-        `subjects_key_check` comes from `obscura.preparing.subjects.key_check`; None for plain ids.
+        `subjects_key_check` is the result of `obscura.preparing.subjects.key_check`; None for plain ids.
         """
         params = {"format": format} | ({} if subjects_key_check is None else {"subjects_key_check": subjects_key_check})
         return self._transport.parse(type(self), self._transport.upload(f"{self.path}/content", body, params))
@@ -74,8 +74,8 @@ class Dataset(Live, schemas.DatasetRecord):
     def delete(self, *, cancel_jobs: bool = False) -> Self:
         """Destroy the images forever. Spent budget stays spent; releases and the account's log stay.
 
-        `cancel_jobs` cancels the jobs that need the dataset, instead of raising ApiError. Their charges stay spent, and
-        they publish nothing. Until their processes have stopped, the dataset is `deleting`.
+        If jobs need the dataset, `cancel_jobs` cancels them; otherwise ApiError is raised. Charges of cancelled jobs
+        stay spent, and these jobs publish nothing. Until their processes have stopped, the dataset is `deleting`.
         """
         answer = self._transport.request("DELETE", self.path, params={"cancel_jobs": cancel_jobs}, repeatable=True)
         return self._transport.parse(type(self), answer)
@@ -83,16 +83,16 @@ class Dataset(Live, schemas.DatasetRecord):
 
 class _Cancellable(Live):
     def cancel(self, *, discard: bool = False) -> Self:
-        """Ask a job, or every trial and evaluation of a sweep that has not ended, to end.
+        """Request that a job ends, or every unfinished trial and evaluation of a sweep.
 
-        Charges stay spent, and the rest of the reservation returns. A training that has charged publishes its partial
-        result, unless `discard` is set; `publishes_if_cancelled` reports whether there is one.
+        Charges stay spent, and the rest of the reservation returns. A training that has charged budget publishes its
+        partial result, unless `discard` is set. `publishes_if_cancelled` reports whether there is a partial result.
         """
         return self._transport.post(type(self), f"{self.path}/cancel", {"discard": discard}, repeatable=True)
 
 
 class MadeByJob(Live):
-    """An order that a job carries out."""
+    """A record that a job completes, such as a sample."""
 
     job_id: str
 
@@ -100,7 +100,7 @@ class MadeByJob(Live):
         return Job.read(self._transport, self.job_id)
 
     def wait(self, on_event: OnEvent | None = None) -> Self:
-        """Wait for the end of the job; raise JobFailed if it did not succeed. Repeating the request is free."""
+        """Wait for the end of the job; raise JobFailed if it did not succeed. The request may be repeated for free."""
         self.job().wait(on_event)
         return self.refresh()
 
@@ -111,14 +111,14 @@ class Job(_Cancellable, job_schemas.JobRecord):
     PATH = "/v1/jobs"
 
     def events(self) -> Iterator[job_schemas.EventRecord]:
-        """Yield changes, the final state last. Reconnects where a connection broke."""
+        """Yield changes; the last one is the final state. Reconnects after a broken connection."""
         for record in self._transport.events(job_schemas.EventRecord, f"{self.path}/events"):
             yield record
             if record.state in job_schemas.FINAL_STATES:
                 return
 
     def wait(self, on_event: OnEvent | None = None, *, timeout_seconds: float | None = None) -> Job:
-        """Wait for the end of the job; raise JobFailed if it did not succeed, or WaitTimeout (checked at events)."""
+        """Wait for the end of the job; raise JobFailed if it failed, or WaitTimeout (checked at events)."""
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         for event in self.events():
             if on_event is not None:
@@ -137,7 +137,7 @@ class Job(_Cancellable, job_schemas.JobRecord):
 
     def release(self) -> Release:
         """Return the release that this training published; raise JobFailed if there is none."""
-        job = self if self.release_id is not None else self.refresh()  # it may have ended since it was read
+        job = self if self.release_id is not None else self.refresh()  # it may have ended in the meantime
         if job.release_id is None:
             raise JobFailed(job.id, job.state, job.state, "It has published no release.")
         return Release.read(self._transport, job.release_id)
@@ -162,7 +162,7 @@ class Sweep(_Cancellable, job_schemas.SweepRecord):
             self._transport.sleep(poll_seconds)
 
     def best(self) -> Release:
-        """Return the best release on public data, for free; raise NotFoundError if none has been evaluated."""
+        """Return the release that is best on public data, for free; raise NotFoundError if none was evaluated."""
         found = [trial.release_id for trial in self.trials if trial.job_id == self.best_job_id]
         if not found or found[0] is None:
             raise NotFoundError("not_found", 404, f"No trial of sweep {self.id} has a measured release yet.", {}, [])
@@ -183,39 +183,39 @@ class Release(Live, release_schemas.ReleaseRecord):
         return self._transport.document(f"{self.path}/receipt")
 
     def save_receipt(self, path: Path | str) -> Path:
-        """Save the signed receipt byte for byte."""
+        """Save the signed receipt, unchanged to the byte."""
         return _save(self, "receipt", path)
 
     def save_report(self, path: Path | str) -> Path:
         return _save(self, "report.html", path)
 
     def save_grid(self, path: Path | str) -> Path:
-        """Save the grid of synthetic samples as PNG."""
+        """Save the grid of synthetic images as PNG."""
         return _save(self, "grid.png", path)
 
     def save_weights(self, folder: Path | str) -> list[Path]:
-        """Save the trained artefact: weights with their description, or the histogram; and the privacy card.
+        """Save the trained artefact (weights with their description, or the histogram) and the privacy card.
 
         A generator also has a Hugging Face model card and `load_generator.py`, which samples with torch alone:
         `python load_generator.py --count 100 --out images/`.
         """
         saved = []
         for name in (*DOWNLOADS, *MADE):
-            with suppress(NotFoundError):  # each kind of release has some of them
+            with suppress(NotFoundError):  # each kind of release has some of these files
                 saved.append(_save(self, f"files/{name}", Path(folder) / name))
         return saved
 
     def share(self, project_id: str | None = None, *, reason: str) -> admin_schemas.DecisionRecord:
-        """Request that another project, or all of them, sees this release. Another owner, or an admin, must approve."""
+        """Request that another project, or all, can see this release. Another owner, or an admin, must approve."""
         body = {"project_id": project_id, "reason": reason}
         return self._transport.post(admin_schemas.DecisionRecord, f"{self.path}/shares", body)
 
     def shares(self) -> Iterator[release_schemas.ShareRecord]:
-        """Yield current and former shares, newest first."""
+        """Yield current and ended shares, newest first."""
         return self._transport.pages(release_schemas.ShareRecord, f"{self.path}/shares")
 
     def unshare(self, project_id: str | None = None) -> release_schemas.ShareRecord:
-        """Stop sharing with a project, or with all. Copies made there remain; raise NotFoundError if not shared."""
+        """Stop sharing with a project, or all. Copies made there remain. Raise NotFoundError if not shared."""
         for share in self.shares():
             if share.ended_at is None and share.project_id == project_id:
                 path = f"{self.path}/shares/{share.id}"
@@ -250,7 +250,7 @@ class Release(Live, release_schemas.ReleaseRecord):
         return self._transport.create(Evaluation, f"{self.path}/evaluations", body, idempotency_key)
 
     def evaluations(self) -> Iterator[Evaluation]:
-        """Yield evaluations, finished or not, newest first."""
+        """Yield all evaluations, newest first, including unfinished ones."""
         return self._transport.pages(Evaluation, f"{self.path}/evaluations")
 
     def sample(
@@ -266,9 +266,9 @@ class Release(Live, release_schemas.ReleaseRecord):
         """Request synthetic images. The seed is public: the same request returns the same bytes.
 
         Args:
-            classes: Classes to generate, equally often; all by default.
-            proportions: Instead of `classes`, the ratio of each class: `{"normal": 2000, "sick": 20}`; classes that are
-                not named are not generated. `"stated"`: as stated for the training.
+            classes: Classes to generate in equal numbers; all by default.
+            proportions: Instead of `classes`, the ratio of each class: `{"normal": 2000, "sick": 20}`. Classes that are
+                not named are not generated. `"stated"` uses the ratios stated for the training.
         """
         body: dict[str, Any] = {"count": count, "seed": seed, "format": format, "classes": classes}
         body |= {} if proportions is None else {"proportions": proportions}
@@ -276,7 +276,7 @@ class Release(Live, release_schemas.ReleaseRecord):
 
 
 class Evaluation(MadeByJob, release_schemas.EvaluationRecord):
-    """One evaluation of a release on a public dataset, read from the list of its release."""
+    """One evaluation of a release on a public dataset, read from the release's list of evaluations."""
 
     def refresh(self) -> Self:
         listed = self._transport.pages(type(self), f"{Release.PATH}/{self.release_id}/evaluations")
@@ -300,7 +300,7 @@ class Sample(MadeByJob, release_schemas.SampleRecord):
     def to_imagefolder(self, folder: Path | str) -> Path:
         """Wait for the images and save them as class folders of PNG files, with the privacy card.
 
-        Atomic: the folder is complete or absent. Raises PlaceTaken unless it is absent or empty, and JobFailed.
+        Atomic: the folder is complete or absent. Raises PlaceTaken if it exists and is not empty, and JobFailed.
         """
         return self._unpacked("imagefolder", folder)
 
@@ -332,7 +332,7 @@ class Sample(MadeByJob, release_schemas.SampleRecord):
             return read_images(sample.download(Path(scratch) / "sample"), sample.format, self.count)
 
     def packed(self, *formats: SampleFormat) -> Sample:
-        """Return this sample, or request the same images in the first of these formats, for free."""
+        """Return this sample if its format is among these; otherwise request the same images in the first, for free."""
         if self.format in formats:
             return self
         release = Release.read(self._transport, self.release_id)
@@ -365,6 +365,6 @@ def _save(resource: Live, name: str, path: Path | str) -> Path:
 
 
 def _html(name: str, picture: str, facts: Mapping[str, str]) -> str:
-    """Show a resource in a notebook. Its name and the facts are escaped."""
+    """Return HTML that shows a resource in a notebook. The name and the facts are escaped."""
     rows = (f"<tr><th>{escape(fact)}</th><td>{escape(value)}</td></tr>" for fact, value in facts.items())
     return f"<h4>{escape(name)}</h4>{picture}<table>{''.join(rows)}</table>"

@@ -1,4 +1,4 @@
-"""HTTP with bounded retries, and server-sent events that resume where they broke off."""
+"""HTTP with bounded retries, and server-sent events that resume after a broken connection."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ BACKOFF_SECONDS_MAX = 8.0
 RETRY_AFTER_SECONDS_MAX = 60.0
 RETRY_STATUSES = frozenset({429, 502, 503, 504})
 EVENT_SILENCE_SECONDS = 60.0  # the service sends a heartbeat comment every 15 seconds
-UPLOAD_SECONDS_MAX = 3600.0  # the answer to an upload comes after the service has decoded every image
+UPLOAD_SECONDS_MAX = 3600.0  # the service answers an upload after decoding every image
 ITEMS_A_PAGE = 100
-ANSWER_BYTES_MAX = 64 * 2**20  # of an answer that is read into memory
+ANSWER_BYTES_MAX = 64 * 2**20  # bytes of an answer that is read into memory
 
 JSON = TypeAdapter(dict[str, Any])
 Record = TypeVar("Record", bound=BaseModel)
@@ -70,7 +70,7 @@ def is_here(url: str) -> bool:
         return True
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.bind((str(address), 0))  # succeeds for an address of this machine alone, and sends nothing
+        probe.bind((str(address), 0))  # succeeds only for an address of this machine, and sends nothing
         return True
     return False
 
@@ -89,7 +89,7 @@ def service_address(url: str) -> httpx.URL:
 def environment_proxy(url: httpx.URL) -> httpx.Proxy | None:
     """Return the proxy in the environment for a remote address; None for a direct connection.
 
-    A service on this machine is always reached directly: a proxy would see its admin key and private images.
+    Connections to this machine never use a proxy, which would see the admin key and private images.
     """
     if is_here(str(url)):
         return None
@@ -99,7 +99,7 @@ def environment_proxy(url: httpx.URL) -> httpx.Proxy | None:
     exceptions = settings.get("no", "")
     if not value or proxy_bypass_environment(url.host, {"no": exceptions}):
         return None
-    with suppress(ValueError):  # the host is a name
+    with suppress(ValueError):  # the host is a name, not an IP address
         address = ipaddress.ip_address(url.host)
         for entry in exceptions.split(","):
             with suppress(ValueError):
@@ -111,7 +111,7 @@ def environment_proxy(url: httpx.URL) -> httpx.Proxy | None:
         valid = bool(proxy.url.host)
     except (httpx.InvalidURL, ValueError):
         valid = False
-    if not valid:  # the value is not repeated: it may hold a password
+    if not valid:  # the message omits the value, which may contain a password
         raise ConnectionSettingsError(
             f"{variable} does not hold the address of a proxy. Write it as http://HOST:PORT, https://HOST:PORT or "
             f"socks5://HOST:PORT, unset it, or name {url.host} in NO_PROXY."
@@ -159,7 +159,7 @@ class Transport:
                 timeout=httpx.Timeout(timeout_seconds, connect=10.0),
                 proxy=proxy,
                 trust_env=False,
-                verify=trusted() if encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),  # which trusts nobody
+                verify=trusted() if encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),  # an empty trust store
             )
         self._http = http
         self.sleep = sleep
@@ -190,7 +190,7 @@ class Transport:
             UnexpectedAnswer: Something other than the service answered, or the answer is too large.
             ConnectionFailed: There was no answer after the retries.
         """
-        content = None if json is None else dumps(json).encode()  # NaN goes out too: the service says what is wrong
+        content = None if json is None else dumps(json).encode()  # NaN is sent too; the service's error explains it
         if content is not None:
             headers = {"Content-Type": "application/json", **(headers or {})}
         may_repeat = repeatable if repeatable is not None else method == "GET" or "Idempotency-Key" in (headers or {})
@@ -231,7 +231,7 @@ class Transport:
         return response
 
     def parse(self, record: type[Record], response: httpx.Response, content: bytes | str | None = None) -> Record:
-        """Parse an answer, or an event of it; raise UnexpectedAnswer if it is not this record."""
+        """Parse an answer, or one of its events; raise UnexpectedAnswer if it does not match the record's schema."""
         try:
             return self._bound(record.model_validate_json(response.content if content is None else content))
         except ValidationError as error:
@@ -304,7 +304,7 @@ class Transport:
             yield response
 
     def events(self, record: type[Record], path: str) -> Iterator[Record]:
-        """Yield server-sent events to the end of the stream, reconnecting with Last-Event-ID; raises as `request`."""
+        """Yield server-sent events until the stream ends, reconnecting with Last-Event-ID; raises like `request`."""
         failures, last_event_id = 0, ""
         timeout = httpx.Timeout(EVENT_SILENCE_SECONDS, connect=10.0)
         while True:
@@ -344,12 +344,12 @@ def backoff_seconds(attempt: int) -> float:
 
 
 def is_worth_waiting(response: httpx.Response) -> bool:
-    """Return whether a retry may succeed soon. After too many wrong keys it cannot."""
+    """Return whether a retry may succeed soon. It cannot after too many wrong keys."""
     return response.status_code in RETRY_STATUSES and retry_after_seconds(response, 0) <= RETRY_AFTER_SECONDS_MAX
 
 
 def retry_after_seconds(response: httpx.Response, attempt: int) -> float:
-    """Return the seconds in Retry-After, else the backoff."""
+    """Return the seconds in Retry-After, or the backoff if the header is missing."""
     value = response.headers.get("Retry-After", "")
     return float(value) if value.isdigit() else backoff_seconds(attempt)
 

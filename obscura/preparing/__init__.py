@@ -1,4 +1,4 @@
-"""Read any folder and convert its images on the owner's machine, before anything is declared or sent.
+"""Read a folder and convert its images on the owner's machine, before anything is declared or sent.
 
 package = prepare(Path("images"), Choices(size="64"))
 print(package.summary)

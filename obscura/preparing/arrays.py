@@ -1,4 +1,4 @@
-"""Images that are in memory already: NumPy arrays of pixels and labels."""
+"""Images in memory: NumPy arrays of pixels and labels."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ class Arrays:
             label_numbers = {name: number for number, name in enumerate(classes)}
             arrays: dict[str, np.ndarray[Any, Any]] = {"images": images}
             arrays["labels"] = np.array([label_numbers[str(label)] for label in labels], np.int64)
-            ids = None if owners is None else number_subjects(owners)  # the ids stay here, random numbers leave
+            ids = None if owners is None else number_subjects(owners)  # only random numbers are sent
             if owners is not None and ids is not None:
                 arrays["subjects"] = np.array([ids[canonical_id(owner)] for owner in owners], np.int64)
             members = [npy_member(name, array) for name, array in arrays.items()]
             count = None if ids is None else len(ids)
             return Package("npz", classes, height, width, channels, len(images), count, lambda: zip_stream(members))
 
-        is_text = choices.classes is None and numbered is None  # names that were not stated are asked about
+        is_text = choices.classes is None and numbered is None  # names that were not stated need the owner's answer
         return Source(
             "Arrays",
             walk,

@@ -14,7 +14,7 @@ from obscura.preparing.depth import Scale, read_scale
 from obscura.preparing.errors import PackingError
 from obscura.preparing.tables import BOMS, read_lines, read_renames
 
-SIDE_MIN, SIDE_MAX = 8, 256  # of the images that generators are made for
+SIDE_MIN, SIDE_MAX = 8, 256  # side of the images that generators are designed for
 # The default for image files of any size. Noise is added to every number that is learned: at 32 an epsilon of 1 still
 # shows what is in an image, and two cores train in minutes.
 SIDE_USUAL = 32
@@ -35,7 +35,7 @@ def read_secret(path: str | Path | None) -> bytes | None:
         data = b""
     encoding = next((encoding for mark, encoding in BOMS if data.startswith(mark)), None)
     if encoding is not None:
-        with suppress(UnicodeError):  # an editor that saved the file again must not change the secret
+        with suppress(UnicodeError):  # saving the file in an editor must not change the secret
             data = data.decode(encoding).encode("ascii")
     secret = data.strip()
     if len(secret) < SECRET_BYTES_MIN:
@@ -49,11 +49,11 @@ def read_secret(path: str | Path | None) -> bytes | None:
 class Choices(BaseModel, extra="forbid", frozen=True):
     """The options of a push, parsed: `Choices(size="64x48", classes="cat,dog").size` is (64, 48).
 
-    This is their only list. Each field is a keyword argument of `datasets.push` and `train`. It is also a flag of
-    `obscura datasets push` and `obscura quickstart`, which parse it as the type in its annotation.
+    This class is the only list of options. Each field is a keyword argument of `datasets.push` and `train`. It is also
+    a flag of `obscura datasets push` and `obscura quickstart`, parsed as the type in its annotation.
 
     Raises:
-        PackingError: An option is invalid; the message names it and the accepted values.
+        PackingError: An option is invalid; the message states its name and the accepted values.
         TypeError: There is no option of that name.
     """
 
@@ -140,7 +140,7 @@ class Choices(BaseModel, extra="forbid", frozen=True):
 
     @property
     def scale(self) -> Scale:
-        """Return black and white as `depth` or `window` state them."""
+        """Return the numbers for black and white that `depth` or `window` states."""
         return read_scale(self.depth, self.window)
 
     @field_validator("classes", mode="before")

@@ -1,4 +1,4 @@
-"""Find the columns of a table that name the image, its class and its subject, and the class of each row.
+"""Find a table's columns for image, class and subject, and the class of each row.
 
 Columns are recognised by the names that public collections use. If several match, or none, the owner is asked.
 """
@@ -20,7 +20,7 @@ from obscura.wire.subjects import SubjectId
 _ANSWERS = dict.fromkeys(("1", "1.0", "true", "yes", "t", "y"), True) | dict.fromkeys(
     ("0", "0.0", "false", "no", "f", "n"), False
 )
-# Cells of a column of yes and no. Letters do not suffice, because a column of F and M may hold only one of them. -1 is
+# Cells of a yes/no column. Single letters do not count, because a column of F and M may contain only F. -1 is
 # unsure in CheXpert.
 _BINARY = _ANSWERS.keys() - set("tfyn") | {"-1", "-1.0"}
 COMBINATIONS_MAX = 32
@@ -45,8 +45,8 @@ class Row:
 class Contents:
     """Contents of a table, one row per image.
 
-    `classes` are in label order, if the table or the owner defines one. `owned` is a noun phrase for the source of the
-    subject ids, capitalised; None without subject ids. `grouped` is a sentence about a column whose values several
+    `classes` are in label order, if the table or the owner defines that order. `owned` is a capitalised noun phrase for
+    the source of the subject ids; None without subject ids. `grouped` is a sentence about a column whose values several
     images share, such as lesion_id; or "".
     """
 
@@ -76,7 +76,7 @@ def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], 
             ["--subject-column NAME"],
         )
     if owners == files and subjects is False:
-        owners = None  # the column names the images, so no person has two
+        owners = None  # the column identifies images, so no value can identify a person with several
     example = next(filter(None, folders), None)
     in_paths = None if example is None else f"A folder in the paths of {table.name}, such as {example}/,"
     owned = in_paths if owners is None else f"The column {owners!r} of {table.name}"

@@ -1,7 +1,7 @@
-"""Decide which number is black and which is white in images of more than eight bits, signed or measured.
+"""Decide which number is black and which is white in images with more than eight bits, signed or measured values.
 
-The format, a window stored in the file, or the owner defines white. It is never derived from the images: a window that
-follows from the brightest of them would change with one record.
+The format, a window stored in the file, or the owner defines white. White is never derived from the images: a window
+set by the brightest image would change with one record.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable
 
 BITS_MIN, BITS_MAX = 9, 32
 Window = tuple[float, float]  # the numbers that become black and white
-_USED_MIN = 0.5  # of the numbers that a format can hold; below it one bit or more is never used
-_DARK = 0.25  # of white; an image whose numbers all stay below it is dark
+_USED_MIN = 0.5  # of a format's range; below this share at least one bit is never used
+_DARK = 0.25  # of white; an image whose numbers are all below it is dark
 _STATE_WINDOW = "--window LOW,HIGH"
 _BINS = 2**16
-_LEVELS_MIN = 64  # of 256, unless the images have hardly more themselves
-_MOST, _FEW_LEVELS = 0.9, 32  # this share of the pixels that are neither background nor clipped, in so few levels
-_PIXELS_COUNTED_MAX = 2**20  # of one image
-_USUAL_WINDOWS: tuple[Window, ...] = ((0, 1), (-1, 1), (0, 255), (-1024, 3071))  # the last one is that of CT
-_CT_OFFSETS = (0, 1024, 2**15)  # added to Hounsfield units, -1024 to 3071, where files hold no negative numbers
+_LEVELS_MIN = 64  # of 256 levels, unless the images themselves have hardly more
+_MOST, _FEW_LEVELS = 0.9, 32  # share of the pixels, without background and clipped ones, that fall into so few levels
+_PIXELS_COUNTED_MAX = 2**20  # pixels sampled from one image
+_USUAL_WINDOWS: tuple[Window, ...] = ((0, 1), (-1, 1), (0, 255), (-1024, 3071))  # the last one is CT's
+_CT_OFFSETS = (0, 1024, 2**15)  # added to Hounsfield units, -1024 to 3071, in files without negative numbers
 _FAR_BELOW = (
     "stay far below what their format calls white, as those of devices with 10, 12 or 14 bits do: the images would "
     "be almost black"
@@ -38,9 +38,9 @@ COLOUR_LIMITS: Window = (0, 2**16 - 1)
 class Numbers:
     """A grey image before conversion to eight bits: (h, w) integers or floats.
 
-    `limits` are black and white as the format defines them; None for measured values. `own` is the same image through
-    the window stored in its file, if any. With `inverted` the smallest number is the brightest. With `integers` values
-    count from 0, so a depth in bits defines white.
+    `limits` are black and white as the format defines them; None for measured values. `own` is the same image after
+    applying the window stored in its file, if any. With `inverted` the smallest number is the brightest. With
+    `integers` values start at 0, so a depth in bits defines white.
     """
 
     values: np.ndarray[Any, Any]
@@ -52,7 +52,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Black and white as the owner states them for all images: bits of the brightest number, or a window."""
+    """Black and white, stated by the owner for all images: the bit depth of white, or a window."""
 
     depth: int | None = None
     window: Window | Literal["auto"] | None = None  # "auto" uses the window stored in each file
@@ -88,7 +88,7 @@ def read_scale(depth: str | int | None, window: str | Sequence[float] | None) ->
 
 
 def eight_bits(numbers: Numbers, scale: Scale) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Convert to eight bits, (h, w), the same way for every image of one scale. Clip values outside."""
+    """Convert to eight bits, (h, w), identically for all images of one scale. Values outside the scale are clipped."""
     shown, limits = _shown(numbers, scale)
     if limits is None:
         raise Unreadable("nothing says which of its numbers is black and which is white")
@@ -176,14 +176,14 @@ def depth_of(numbers: Numbers) -> Depth | None:
 class Depths:
     """Ranges of all images, to decide whether the owner must state which number is white."""
 
-    private_used: dict[Window, Window] = field(default_factory=dict)  # numbers in use, by the limits of their format
-    private_colour: Window | None = None  # numbers in use in colour images of 16 bits
-    private_measured: Window | None = None  # numbers in use in images whose format states no limits
+    private_used: dict[Window, Window] = field(default_factory=dict)  # range of used numbers, by format limits
+    private_colour: Window | None = None  # range of used numbers in colour images of 16 bits
+    private_measured: Window | None = None  # range of used numbers in images whose format has no limits
     windowed: bool = False
     counted: bool = False  # whether a depth in bits defines white
     dark: bool = False
     bright: bool = False
-    # Pixels by brightness, through the limits of their format and through the windows in the files.
+    # Pixels by brightness, scaled by the format's limits and by the windows in the files.
     private_histogram: np.ndarray[Any, np.dtype[np.int64]] = field(default_factory=lambda: np.zeros(_BINS, np.int64))
     private_windows: np.ndarray[Any, np.dtype[np.int64]] = field(default_factory=lambda: np.zeros(_BINS, np.int64))
 
@@ -203,7 +203,7 @@ class Depths:
             self.dark, self.bright = self.dark or 0 < part < _DARK, self.bright or part >= _USED_MIN
 
     def require(self, scale: Scale, others: int) -> None:
-        """Raise unless white is known for all images; `others` is the number of images with eight bits."""
+        """Raise unless white is defined for all images; `others` is the number of images with eight bits."""
         if scale != FORMAT_SCALE:
             self._require_applies(scale)
             return

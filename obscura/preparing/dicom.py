@@ -1,4 +1,4 @@
-"""Read the pixels of a DICOM frame as a viewer shows them, without any other tag.
+"""Read the pixels of a DICOM frame as a viewer shows them, and no unrelated tag.
 
 Rescale or modality LUT, then VOI LUT or window (PS3.3, C.11.1 and C.11.2), palettes, and the inversion of MONOCHROME1.
 Enhanced files keep rescale and window of each frame in functional groups (PS3.3, C.7.6.16).
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 HEAD_BYTES = 132
 _WHAT = "Reading DICOM files"
 _NO_TEXT = ("O", "SQ", "UN")  # value representations of bytes and sequences
-_DEFLATED = b"1.2.840.10008.1.2.1.99"  # of the whole file after its meta group (PS3.5, A.5)
+_DEFLATED = b"1.2.840.10008.1.2.1.99"  # the whole file after its meta group is deflated (PS3.5, A.5)
 _META_BYTES_MAX = 2**16
 # Names of storage classes of images. The others store descriptions of images, some as pixels: segmentations, doses,
 # reports, presentation states, waveforms, documents (PS3.4, B.5).
@@ -89,7 +89,7 @@ def open_dicom(data: bytes, inflated_bytes_max: int = 2**30) -> Dataset:
         with catch_warnings(action="ignore"):  # warnings quote tag values
             dataset = dcmread(io.BytesIO(data), force=True)
             known = "SOPClassUID" in dataset or "Rows" in dataset or begins_like_dicom(data)
-            if "TransferSyntaxUID" not in dataset.file_meta:  # found out from how its first tag is written
+            if "TransferSyntaxUID" not in dataset.file_meta:  # inferred from the encoding of the first tag
                 explicit = ExplicitVRLittleEndian if dataset.original_encoding[1] else ExplicitVRBigEndian
                 syntax = ImplicitVRLittleEndian if dataset.original_encoding[0] else explicit
                 dataset.file_meta.TransferSyntaxUID = syntax
@@ -125,7 +125,7 @@ def frames_of(dataset: Dataset) -> int:
 
 
 def tag_text(dataset: Dataset, tag: str) -> str:
-    """Return the value of a tag as text, "" if it is missing."""
+    """Return the value of a tag as text; "" if it is missing."""
     from pydicom.multival import MultiValue
 
     with catch_warnings(action="ignore"):
@@ -137,7 +137,7 @@ def tag_text(dataset: Dataset, tag: str) -> str:
 
 
 def read_frame(dataset: Dataset, number: int = 0) -> Pixels | Numbers:
-    """Return the pixels of a frame, counted from 0: grey numbers, or (h, w, 3) of eight bits."""
+    """Return the pixels of frame `number` (from 0): grey numbers, or (h, w, 3) of eight bits."""
     if not has_pixels(dataset):
         raise Unreadable("it is a DICOM file without an image")
     try:
@@ -184,7 +184,7 @@ def _frame(dataset: Dataset, number: int) -> Pixels | Numbers:
         raise Unreadable("its RescaleSlope is 0, so all of its pixels are equal")
     values = apply_modality_lut(stored, settings)
 
-    ends: Window | None = None  # the values of the smallest and the largest number that can be stored
+    ends: Window | None = None  # values of the smallest and the largest storable number
     if stored.dtype.kind != "f" and settings.get("ModalityLUTSequence"):
         ends = 0, 2 ** int(settings.ModalityLUTSequence[0].LUTDescriptor[2]) - 1
     elif stored.dtype.kind != "f":

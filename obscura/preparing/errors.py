@@ -1,4 +1,4 @@
-"""Reasons why a folder or file is not pushed. The messages stay on the owner's machine, so they may name files."""
+"""Errors that stop a push. Their messages stay on the owner's machine, so they may name files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAMES_SHOWN_MAX = 5
 
 
 class PackingError(ObscuraClientError):
-    """The folder or file cannot be pushed; the message says what can be."""
+    """The folder or file cannot be pushed; the message states what is accepted."""
 
 
 class ChoiceNeeded(PackingError):
@@ -37,11 +37,11 @@ class MoreThanStated(PackingError):
 
 
 class BrokenImages(ChoiceNeeded):
-    """Some images cannot be read, and --skip-broken is missing.
+    """Some images cannot be read, and --skip-broken was not set.
 
     Attributes:
         count: Number of unreadable images.
-        names: The first file names, each with the reason.
+        names: The first few file names, each with the reason.
     """
 
     def __init__(self, why: str, count: int, names: Sequence[str]) -> None:
@@ -54,7 +54,7 @@ class Unreadable(Exception):
 
 
 def some(names: Sequence[str], count: int | None = None) -> str:
-    """List the first names and the number of others; `count` is the number of all names if `names` are the first."""
+    """List the first names and the number of others. `count`: the total, if `names` has only the first names."""
     shown = ", ".join(names[:NAMES_SHOWN_MAX])
     more = (len(names) if count is None else count) - min(len(names), NAMES_SHOWN_MAX)
     return f"{shown} and {more:,} more" if more > 0 else shown

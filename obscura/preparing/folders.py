@@ -121,7 +121,7 @@ def require_no_masks(tree: Tree, at: str, suffixes: frozenset[str] | None = None
 def base_of(
     tree: Tree, choices: Choices, *, subjects: bool, holds: Callable[[str], bool] | None = None, kinds: bool = False
 ) -> tuple[str, str]:
-    """Return (path of the class folders, title), inside wrapper folders and the selected part.
+    """Return (path of the class folders, title), after descending into wrapper folders and the selected part.
 
     With `subjects`, folders inside class folders are subjects. `holds` returns whether a folder contains images
     directly; None checks for image files. With `kinds`, `split` may name a folder inside the class folders.
@@ -139,7 +139,7 @@ def base_of(
         wanted = next((name for name in top if split is not None and name.casefold() == split.casefold()), None)
         words = {(found := re.match(r"[^-_ .]+[-_ .]", name)) and found[0] for name in top}
         shared = words.pop() if len(top) > 1 and len(words) == 1 else None
-        apart = {name: name.removeprefix(shared or "") for name in top}  # without a prefix that all have
+        apart = {name: name.removeprefix(shared or "") for name in top}  # without a common prefix
         parts = [name for name in top if (is_part(name) or is_split(apart[name])) and inside[name]]
         if wanted is not None:
             split = None

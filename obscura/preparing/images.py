@@ -1,7 +1,7 @@
 """Open one image within limits, describe it, and convert it to fit the dataset.
 
-The service takes eight bits per channel, one frame, no transparency and one size, and stores images exactly. Everything
-else is converted here, on the owner's machine, and the caller counts the conversions.
+The service accepts eight bits per channel, one frame, no transparency and one size, and stores images exactly. Other
+images are converted here, on the owner's machine, and the caller counts the conversions.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from obscura.wire.faults import Fault, Refused
 
 _BITS, _PHOTOMETRIC, _CHANNELS, _PLANAR, _EXTRA, _FORMAT = 258, 262, 277, 284, 338, 339  # TIFF 6.0, sections 4 and 19
 _MIN_IS_WHITE, _SIGNED = 0, 2
-_RGB, _COLOURS = 2, {2: 3, 5: 4, 6: 3, 8: 3}  # by photometric interpretation, where there are several
-_BIG = 43  # version of a TIFF with offsets of 64 bits
+_RGB, _COLOURS = 2, {2: 3, 5: 4, 6: 3, 8: 3}  # by photometric interpretation, if there are several
+_BIG = 43  # version number of a TIFF with 64-bit offsets
 _ALPHA, _FLOAT, _COMPLEX, _APART = frozenset({1, 2}), 3, (5, 6), 2
 _INTEGER_BITS, _FLOAT_BITS, _COLOUR_BITS_MAX = (1, 2, 4, 8, 12, 16, 32), (32,), 16
 _SAVE = ", which is not supported: save it as PNG or JPEG"
@@ -56,9 +56,9 @@ _MADE_TO_LAST = {
 
 @contextmanager
 def opened(data: bytes) -> Iterator[Image.Image]:
-    """Open an image file; pixels are decoded on access. Raise Unreadable for any failure in the block."""
+    """Open an image file; pixels are decoded on access. A failure in the block raises Unreadable."""
     try:
-        with catch_warnings(action="ignore"):  # about damaged metadata, which is not sent
+        with catch_warnings(action="ignore"):  # warnings about damaged metadata, which is not sent
             image_types.require_few_parts(data)
             if data.startswith(image_types.TIFF_MAGICS):
                 _require_readable_tiff(data)
@@ -97,7 +97,7 @@ def _require_readable_tiff(data: bytes) -> None:
     deep, form = max(bits, default=1), max(formats, default=1)
     colours = _COLOURS.get(kind, 1)
     surplus = channels - colours - bool(_ALPHA.intersection(extra))
-    if surplus > (kind == _RGB and channels == 4):  # the fourth is left out, and counted
+    if surplus > (kind == _RGB and channels == 4):  # the fourth channel is dropped, and counted
         called = "" if colours == 3 or channels not in (3, 4) else ", and does not say that they are colours"
         raise Unreadable(
             f"it has {channels} channels{called}: images have 1 (grey) or 3 (red, green, blue). Save those alone"
@@ -124,7 +124,7 @@ _GREY_MODES = frozenset({"1", "L", "LA"})
 _DEEP_MODES = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N", "F"})
 _READ_MODES = _PLAIN_MODES | _DEEP_MODES | {"CMYK", "YCbCr", "HSV", "RGBX", "RGBa"}
 _ORIENTATION_TAG = 0x0112
-_COMPARED_SIDE = 128  # pixels to which a large JPEG is reduced while it is decoded
+_COMPARED_SIDE = 128  # pixels per side to which a large JPEG is reduced while decoding
 _TURNS = {  # EXIF 2.32, tag 274: the transformation that brings each orientation upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -150,7 +150,7 @@ class Look:
     printed: bool = False  # CMYK
     animated: bool = False
     surplus: bool = False  # more channels than colours, such as infrared
-    depth: Depth | None = None  # of an image with more than eight bits a channel
+    depth: Depth | None = None  # for an image with more than eight bits per channel
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +172,9 @@ def look(content: Content) -> Look:
         return Look(values.shape[1], values.shape[0], values.ndim == 2, transparent=False, digest=digest, depth=depth)
     with opened(content) as image:
         size, animated = image.size, bool(getattr(image, "is_animated", False))
-        of_tiff = _orientation(image) if image.format == "TIFF" else 1  # gone once Pillow has turned it
-        image.draft(image.mode, (_COMPARED_SIDE, _COMPARED_SIDE))  # of a large JPEG, an eighth is enough to be compared
-        image.load()  # before its metadata are looked at, which would hide that it is damaged
+        of_tiff = _orientation(image) if image.format == "TIFF" else 1  # lost once Pillow has turned the image
+        image.draft(image.mode, (_COMPARED_SIDE, _COMPARED_SIDE))  # an eighth is enough to compare
+        image.load()  # before reading metadata, which would hide the damage
         turn = 1 if image.format == "TIFF" else _orientation(image)
         width, height = reversed(size) if turn in _LYING else size
         if image.mode not in _READ_MODES:
@@ -185,7 +185,7 @@ def look(content: Content) -> Look:
             used = [colour for _, colour in palette or () if isinstance(colour, tuple) and colour[3]]
             grey = palette is not None and all(red == green == blue for red, green, blue, _ in used)
         numbers, transparent = _numbers(image), _is_transparent(image)
-        if numbers is None:  # upright RGB or RGBA, so copies of an image match whatever their file type
+        if numbers is None:  # upright RGB or RGBA, so copies match across file types
             depth = _colour_depth(image, content)
             flat = image.convert("RGBA" if transparent else "RGB")
             compared: np.ndarray[Any, Any] = np.asarray(flat.transpose(_TURNS[turn]) if turn in _TURNS else flat)
@@ -211,13 +211,13 @@ def _digest(shape: tuple[int, ...], pixels: np.ndarray[Any, Any]) -> int:
 
 
 def prepare_image(content: Content, target: Target) -> tuple[str, bytes]:
-    """Return (suffix, content) of a file that fits the target: the same bytes if they do, else a PNG."""
+    """Return (suffix, content) of a file that fits the target: the original bytes if they fit, otherwise a PNG."""
     content = _decoded(content)
     if not isinstance(content, bytes):
         pixels = eight_bits(content, target.scale) if isinstance(content, Numbers) else content
         return _fitted_png(Image.fromarray(pixels), target)
     with opened(content) as image:
-        turn = 1 if image.format == "TIFF" else _orientation(image)  # Pillow turns a decoded TIFF itself
+        turn = 1 if image.format == "TIFF" else _orientation(image)  # Pillow itself turns a decoded TIFF
         plain = (
             image.format in image_types.taken_suffixes()
             and turn not in _TURNS
@@ -230,7 +230,7 @@ def prepare_image(content: Content, target: Target) -> tuple[str, bytes]:
         if plain:
             return image_types.taken_suffixes()[str(image.format)], content
         aim = (2 * target.width, 2 * target.height)
-        image.draft(image.mode, aim[::-1] if turn in _LYING else aim)  # a large JPEG is decoded at a part of its size
+        image.draft(image.mode, aim[::-1] if turn in _LYING else aim)  # decode a large JPEG at reduced size
         flat = _flat(image, target)
         return _fitted_png(flat.transpose(_TURNS[turn]) if turn in _TURNS else flat, target)
 
@@ -244,7 +244,7 @@ def _decoded(content: Content) -> Content:
 def _orientation(image: Image.Image) -> int:
     try:
         return int(image.getexif().get(_ORIENTATION_TAG, 1))
-    except Exception:  # damaged metadata says nothing, and the pixels are whole
+    except Exception:  # ignore damaged metadata; the pixels are complete
         return 1
 
 
@@ -273,7 +273,7 @@ def _numbers(image: Image.Image) -> Numbers | None:
 
 
 def _is_deep_colour(image: Image.Image, data: bytes) -> bool:
-    # Pillow opens a colour image of 16 bits as if it had eight, the upper ones.
+    # Pillow opens a 16-bit colour image with only the upper eight bits.
     if image.format == "TIFF":
         return bool(np.max(image.tag_v2.get(_BITS, 8)) > 8)  # type: ignore[attr-defined]  # a TIFF has them
     if image.format != "PNG" or image.mode in _DEEP_MODES:

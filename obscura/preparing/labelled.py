@@ -1,7 +1,7 @@
 """Images with a table of their classes: match each row to an image.
 
-Tables name images by paths of another machine, by the file name alone, or by the name without its ending. A row means
-the one image whose path ends like its own.
+Tables name images by paths on another machine, by the file name alone, or without its suffix. A row refers to the only
+image whose path has the same ending.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CELLS_COMPARED = 200
 
 
 class Finder:
-    """Matches the names in a table to image paths. paths: all images."""
+    """Matches the names in a table to image paths. paths: of all images."""
 
     def __init__(self, paths: list[str]) -> None:
         self.paths = paths
@@ -71,7 +71,7 @@ class Finder:
         return found, f"The names differ in zeros, decimals, spaces or marks alone, {program}, or correct it."
 
     def find(self, cell: str) -> str | None:
-        """Return the only path that ends like the cell, or that the cell ends with."""
+        """Return the only path that ends with the cell's path, or with which the cell's path ends."""
         wanted = _plain(cell.replace("\\", "/").removeprefix("./"))
         if ".." in wanted.split("/"):
             raise PackingError(f"The table names a file outside of the folder: {cell}.")
@@ -120,7 +120,7 @@ def labelled_by_table(
         replace(row, label="") if row.label is not None and is_missing(row.label) and row.label not in stated else row
         for row in contents.rows
     ]
-    rows = [row for row in rows if finder.knows(row.file) or not others.knows(row.file)]  # of other parts: left out
+    rows = [row for row in rows if finder.knows(row.file) or not others.knows(row.file)]  # without other parts
     _require_matches(tree, f"column {contents.file_column!r} of {table.name}", rows, finder, choices)
     unlabelled = [row for row in rows if row.label == ""]
     if unlabelled and not choices.skip_unlabelled:
@@ -197,7 +197,7 @@ def _part(tree: Tree, table: Table, choices: Choices, paths: list[str]) -> tuple
 def _usual_part(tree: Tree, table: Table, rows: list[Row], finder: Finder) -> tuple[str, str]:
     named = []
     for row in rows:
-        with suppress(PackingError):  # outside of the folder, or several images: refused later
+        with suppress(PackingError):  # outside the folder, or several images: rejected later
             named.append(finder.find(row.file))
     tops = _tops(list(filter(None, named)))
     if len(tops) < 2 or not all(map(is_split, tops)):
@@ -233,12 +233,12 @@ def _require_matches(tree: Tree, column: str, rows: list[Row], finder: Finder, c
 
 
 def find_table(tree: Tree, choices: Choices) -> tuple[Table, str, str] | None:
-    """Read the table that --labels names, on this machine or inside the tree; else a metadata.jsonl or metadata.csv.
+    """Read the table that --labels names, on this machine or in the tree; otherwise metadata.jsonl or metadata.csv.
 
-    The latter are found as Hugging Face's ImageFolder does: beside the images or in a part.
+    These two are found as in Hugging Face's ImageFolder: beside the images, or in the folder of a part.
 
     Returns:
-        (the table, the folder of the selected part, the title of the part), or None.
+        (table, folder of the selected part, title of that part), or None.
     """
     if choices.labels is not None and choices.labels.is_file():
         return read_table(choices.labels, choices.table_encoding), "", ""
@@ -248,7 +248,7 @@ def find_table(tree: Tree, choices: Choices) -> tuple[Table, str, str] | None:
         except (Unreadable, KeyError) as error:
             raise PackingError(f"The table {choices.labels} cannot be read: {error}.") from None
         return parse_table(choices.labels.name, data, choices.table_encoding), "", ""
-    names = ("metadata.csv", "metadata.jsonl")  # the latter takes precedence
+    names = ("metadata.csv", "metadata.jsonl")  # metadata.jsonl takes precedence
     places = {at: name for at in ("", *folders(tree, "")) for name in names if name in tree.files(at)}
     tables = {at: parse_table(name, tree.read(below(at, name)), choices.table_encoding) for at, name in places.items()}
     stated = {choices.label_column, *choices.attribute}

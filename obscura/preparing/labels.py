@@ -1,6 +1,6 @@
-"""Labels are integers or text, exactly as in the file; numbers are never rounded.
+"""Read labels: integers or text, exactly as in the file. Numbers are never rounded.
 
-A class without images would become public and be generated, so gaps in the numbers need the owner's answer.
+A class without images would be published and generated, so gaps in the numbers need the owner's answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from obscura.preparing.choices import Choices
 from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.wire.subjects import MISSING, without_marks
 
-# Spellings of missing values. "unknown" and "other" are classes of many collections.
+# Spellings of missing values. Many collections use "unknown" and "other" as classes.
 _MISSING = MISSING.union(("unlabeled", "unlabelled", "no label", "not labeled", "not labelled"))
 UNLABELLED = "image without a label"
 # Separators of several labels in one text. A text is a list if one of its parts is a label elsewhere (_LISTS: or a part
@@ -61,9 +61,9 @@ def read_labels(
 ) -> tuple[tuple[str | None, ...], tuple[str, ...] | None]:
     """Return the class name of each image and, for numeric labels, all class names in label order.
 
-    `values` are (count,) or (count, 1) integers or text, and `names` the class names in label order, if the file has
-    them. Negative numbers and words such as "nan" are missing labels, unless the word is one of `choices.classes`.
-    Images with the name None are left out. `whose` is the name of the file, for messages.
+    `values` are (count,) or (count, 1) integers or text. `names` has the class names in label order, if the file has
+    them. Negative numbers and words such as "nan" are missing labels, unless `choices.classes` contains the word.
+    Images with the class name None are left out. `whose` is the name of the file, for messages.
     """
     labels = np.asarray(values)
     if labels.ndim == 2 and labels.shape[1] == 1:
@@ -104,7 +104,7 @@ def class_numbers(
 ) -> tuple[int, ...]:
     """Return the labels that are classes, in order: 0 to the largest, or only those in use.
 
-    `stated` has the class names that the owner states, and `known` is the number of classes that the file names.
+    `stated` has the class names stated by the owner; `known` is the number of class names in the file.
     """
     numbers = sorted(set(used))
     last = max(numbers[-1] if numbers else -1, known - 1)

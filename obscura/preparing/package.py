@@ -1,4 +1,4 @@
-"""An upload that is ready to stream, and the zip that it is streamed as."""
+"""An upload that is ready to stream as a ZIP."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ CHUNK_BYTES = 1 << 20
 class Package:
     """An upload, ready to stream.
 
-    `classes`, `height`, `width` and `channels` become public with the declaration: they are stated, fixed, or given by
-    the file format. `private_records` and `private_subjects` (None without subject ids) were counted and are only
-    compared with the owner's limits. Only the owner sees `summary` (one line on the conversions), `private_counts`
-    (images by class) and `private_notes` (oddities). `subjects_key_check` identifies the secret that numbers the
-    subjects; None if numbers are random.
+    `classes`, `height`, `width` and `channels` become public with the declaration. They are stated, fixed, or defined
+    by the file format. `private_records` and `private_subjects` (None without subject ids) are counts, used only to
+    check the owner's limits. Only the owner sees `summary` (one line on the conversions), `private_counts` (images by
+    class) and `private_notes` (oddities). `subjects_key_check` identifies the secret that numbers the subjects; None if
+    numbers are random.
     """
 
     format: UploadFormat
@@ -44,7 +44,7 @@ class Package:
 
     @property
     def recognised(self) -> bool:
-        """Return whether subjects are recognised across uploads with the same secret."""
+        """Return whether a subject is recognised in later uploads with the same secret."""
         return self.subjects_key_check is not None
 
     def require_within(self, at_most: int, subjects_at_most: int | None) -> None:
@@ -99,7 +99,7 @@ def zip_stream(members: Iterable[Member]) -> Iterator[bytes]:
     outbox = _Outbox()
     with zipfile.ZipFile(outbox, "w", zipfile.ZIP_STORED) as archive:
         for member in members:
-            info = zipfile.ZipInfo(member.name)  # a fixed date: neither names nor times of the files leave
+            info = zipfile.ZipInfo(member.name)  # a fixed date: file names and times are not sent
             with archive.open(info, "w", force_zip64=member.size_bytes >= 2**31) as target:
                 for chunk in member.chunks:
                     target.write(chunk)

@@ -1,8 +1,8 @@
-"""Turn a folder or file on this machine into an upload that holds only what its owner states.
+"""Turn a folder or file on this machine into an upload without file names, subject ids or metadata.
 
-Images are read twice, one at a time, and nothing is written to disk: the first pass finds the conversions that all
-images need, and the second converts them while they are sent. File names never leave: images and the folders of
-subjects are renumbered, the latter in random order.
+Images are read twice, one at a time, and nothing is written to disk. The first pass determines the necessary
+conversions; the second converts the images while they are sent. File names are never sent: images are renumbered, and
+so are subjects' folders, in random order.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def prepare(
     subjects: bool | None = False,
     on_image: OnImage = lambda _count: None,
 ) -> Package:
-    """Recognise the format of a folder or file, survey every image, and return an upload that the service accepts.
+    """Detect the format of a folder or file, survey every image, and return an upload that the service accepts.
 
     A folder contains class folders (also inside train/), a table of labels, IDX, Parquet or WebDataset files, DICOM
     files or NIfTI volumes. A file is an archive of such a folder, or an .npz, IDX, Parquet or WebDataset file.
@@ -46,13 +46,13 @@ def prepare(
     Args:
         path: The folder or file, or arrays in memory.
         choices: Options that the owner chose.
-        subjects: True: subject ids are required, because the account protects subjects. False: files with subject ids
-            are refused. None: the images are public, and subject ids are dropped.
+        subjects: True requires subject ids, because the account protects subjects. False rejects files with subject
+            ids. None drops them, because the images are public.
         on_image: Called with the number of images surveyed.
 
     Raises:
         ChoiceNeeded: The owner must decide something; the message names the flags.
-        PackingError: There is nothing to push, or subject ids are missing or not allowed.
+        PackingError: There are no images to push, or subject ids are missing or not allowed.
     """
     chosen = choices or Choices()
     if isinstance(path, Arrays):

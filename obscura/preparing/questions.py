@@ -1,7 +1,7 @@
-"""Ask the owner before names of folders or labels of a table become public as class names.
+"""Ask the owner before folder names or table labels become public class names.
 
-Names that look like people, or like parts of a collection, stop the push. `--classes` states that they are classes,
-and answers every question about names here.
+Names that look like people, or like parts of a collection, stop the push. `--classes` confirms that the names are
+classes, and answers every question in this module.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.labels import is_missing, list_separator
 from obscura.wire.meanings import identifiers_in, is_part, is_scale, masks_among, why_personal
 
-MANY_CLASSES, FEW_IMAGES = 8, 10  # a class of so few images is lost in the noise of any training anyway
-CLASSES_WRITTEN_OUT_MAX = 12  # a longer list is better kept in a file
-_IS_CODE = re.compile(r"[A-Za-z]{1,3}[-_ ]?\d{2,7}")  # eight digits are those of ImageNet
+MANY_CLASSES, FEW_IMAGES = 8, 10  # a class with fewer images is lost in the noise of any training
+CLASSES_WRITTEN_OUT_MAX = 12  # a longer list belongs in a file
+_IS_CODE = re.compile(r"[A-Za-z]{1,3}[-_ ]?\d{2,7}")  # eight digits are ImageNet's
 _IS_SIDE = re.compile(
     r"frontal|lateral|left|right|od|os|pa|ap|axial|coronal|sagittal|t[12]w?|flair|dwi|adc|swi|bold|anat|pre|post"
     r"|ct|mri?|us|dx|cr|dr|mg|pet|oct|fundus|x-?rays?",
@@ -26,7 +26,7 @@ _IS_SIDE = re.compile(
 
 
 def ask_about_people(names: Iterable[str]) -> None:
-    """Raise if class names look like people; the flag renames them."""
+    """Raise if class names look like people. The suggested flag renames the classes."""
     personal = [(name, why) for name in names if (why := why_personal(name)) is not None]
     if personal:
         shown = some([f"{name} ({why})" for name, why in personal])
@@ -40,10 +40,10 @@ def ask_about_people(names: Iterable[str]) -> None:
 
 
 def ask_about_classes(counts: Mapping[str, int], *, folders: bool, combinations: bool = False) -> None:
-    """Raise if class names look like people, parts, duplicates or lists of labels; the flag renames or states them.
+    """Raise if class names look like people, parts, duplicates or lists of labels; a flag renames or states them.
 
-    `counts` has the images by class name. Names of `folders` are less reliable than labels. With `combinations`, lists
-    of labels are intended.
+    `counts` has the number of images by class name. With `folders`, the names are folder names, which are less reliable
+    than labels. With `combinations`, lists of labels are intended.
     """
     names = sorted(counts)
     separator = None if combinations else list_separator(names)
@@ -101,7 +101,7 @@ def ask_about_masks(folder: str, names: Iterable[str]) -> None:
 
 
 def ask_about_owners(owners: Mapping[str, Collection[str]]) -> None:
-    """Raise if the folders inside each class folder look like parts of a person, and the class folders like people."""
+    """Raise if the top-level folders seem to be people, because the folders inside look like parts or sides."""
     every = set().union(*owners.values())
     shown = some(sorted(every))
     parts = all(is_part(name) or _IS_SIDE.fullmatch(name) for name in every)
@@ -124,7 +124,7 @@ def look_alike(names: Iterable[str]) -> list[list[str]]:
 
 
 def folded(text: str) -> str:
-    """Reduce a text so that spellings which people read as the same become equal.
+    """Reduce a text so that spellings that people read as the same become equal.
 
     Ignores case, Unicode form, punctuation, spaces, leading zeros and zero decimals.
     """
@@ -135,7 +135,7 @@ def folded(text: str) -> str:
 
 
 def classes_flag(names: Sequence[str]) -> str:
-    """Return the flag that states these names: written out, or in a file if there are many."""
+    """Return the `--classes` flag for these names: a list, or a file if there are many."""
     listed = ",".join(names)
     short = len(names) <= CLASSES_WRITTEN_OUT_MAX and not any("," in name for name in names)
     return f"--classes {listed}" if short else "--classes classes.txt"

@@ -1,4 +1,4 @@
-"""Labelled images as every layout yields them, one at a time, with a tally of the files it leaves out."""
+"""Labelled images that every layout yields one at a time, and a tally of the files left out."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Content = bytes | Pixels | Numbers
 class Record:
     """One labelled image.
 
-    `shown` is its name for messages and never leaves this machine. `read` returns the bytes of an image file, pixels
-    or unscaled numbers, or raises Unreadable.
+    `shown` is the image's name for messages; it never leaves this machine. `read` returns the bytes of an image file,
+    pixels or unscaled numbers, or raises Unreadable.
     """
 
     label: str
@@ -40,7 +40,7 @@ def fail(error: Unreadable) -> NoReturn:
 
 @dataclass
 class Tally:
-    """Tally of files a walk left out, by kind, of suffixes of other files, and of class folders without images.
+    """Counts of a walk: files left out by kind, suffixes of other files, and class folders without images.
 
     `notes` counts images by remark.
     """
@@ -58,13 +58,13 @@ class Source:
     Attributes:
         title: The recognised format, such as "IDX files, train"; empty for class folders.
         walk: Yields the records and tallies what it leaves out.
-        classes: In label order, if the layout defines one; None uses the labels that occur, sorted.
-        package: Returns an upload of the unchanged files, if the service reads this layout.
-        shape: (height, width, channels) of arrays, given by their format and so independent of any record; None if each
+        classes: In label order, if the layout defines it. None uses the labels that occur, sorted.
+        package: Returns an upload of the unchanged files, if the service can read this layout.
+        shape: (height, width, channels) of arrays, which the format defines independently of any record; None if each
             image is a file of its own size.
-        folders: True if labels are folder names, which may mean something other than classes.
+        folders: True if labels are folder names, which may denote something other than classes.
         owned: Noun phrase for the source of the subject ids, such as "The column 'subject' of labels.csv"; or None.
-        grouped: Sentence about hints that several images belong to one person, or "".
+        grouped: Sentence about signs that several images belong to one person, or "".
     """
 
     title: str
@@ -77,18 +77,18 @@ class Source:
     grouped: str = ""
 
 
-PARTS = ("train", "training", "test", "testing", "validation", "valid", "val", "dev")  # usual names
+PARTS = ("train", "training", "test", "testing", "validation", "valid", "val", "dev")  # common spellings
 _PART = re.compile(rf"(?<![a-z])({'|'.join(PARTS)})(?=[-._/]|$)", re.IGNORECASE)
 
 
 def part_in(path: str) -> str:
-    """Return the part that a path names, such as train, in lower case; or ""."""
+    """Return the part named in a path, such as train, in lower case; "" if there is none."""
     found = _PART.search(path)
     return found[1].casefold() if found else ""
 
 
 def choose_part(name: str, parts: Sequence[str], wanted: str | None, *, title: str) -> tuple[str, str]:
-    """Return the part to use (the requested one, else the only one, else train) and the title that names it."""
+    """Return the part to use (the requested part, otherwise the only part, otherwise train) and its title."""
     chosen = wanted or (parts[0] if len(parts) == 1 else "train")
     if chosen not in parts:
         listed = ", ".join(sorted(parts))

@@ -28,7 +28,7 @@ OPEN_BY_SUBJECT = "obscura accounts create NAME --unit subject --epsilon E --del
 def canonical_id(private_id: SubjectId) -> int | str:
     """Return the canonical form of an id: two ids with the same form are one subject."""
     try:
-        known = private_id if isinstance(private_id, str | bytes) else operator.index(private_id)  # of NumPy, too
+        known = private_id if isinstance(private_id, str | bytes) else operator.index(private_id)  # including NumPy's
     except TypeError:
         raise PackingError(
             f"A subject id is an integer or a text, not {private_id!r} ({type(private_id).__name__}). Convert the ids "
@@ -41,7 +41,7 @@ def canonical_id(private_id: SubjectId) -> int | str:
 
 
 def require_plain_ids(places: Mapping[SubjectId, str], *, join: bool, withdrawal: bool = False) -> None:
-    """Raise unless every id is plain text: an id that a program rewrote would become another subject.
+    """Raise unless every id is plain text, because an id rewritten by a program would become another subject.
 
     `places` has the place of each id, for messages; "" if unknown. With `join`, ids that look alike, such as 12 and
     12.0, are one subject. With `withdrawal`, ids must be spelled as they were pushed.
@@ -112,12 +112,12 @@ def require_told_apart(ids: Iterable[SubjectId]) -> None:
 
 
 def subject_key(private_id: SubjectId, *, join: bool) -> int | str:
-    """Return the key that identifies a subject; with `join`, ids that look alike share it."""
+    """Return the key that identifies a subject. With `join`, ids that look alike share one key."""
     return folded(str(canonical_id(private_id))) if join else canonical_id(private_id)
 
 
 def refuse_owned(what: str) -> None:
-    """Raise because an account that protects single records does not accept subject ids; `what` is their source."""
+    """Raise, because an account that protects single records does not accept subject ids; `what` is their source."""
     raise PackingError(
         f"{what} identifies subjects, but the account protects single records: a person with several images would be "
         "protected less than it seems. Use an account whose unit is the subject, and state an upper limit "
@@ -133,7 +133,7 @@ def number_subjects(ids: Iterable[SubjectId]) -> dict[int | str, int]:
 
 
 def keyed_numbers(names: Iterable[int | str], secret: bytes) -> dict[int | str, int]:
-    """Number subjects by HMAC, the same in every upload with this secret: 63 bits that reveal no id."""
+    """Number subjects by HMAC, identically in every upload with this secret: 63 bits that reveal no id."""
     numbers = {name: hmac.new(secret, _LABEL + str(name).encode(), hashlib.sha256).digest() for name in names}
     return {name: int.from_bytes(digest[:_NUMBER_BYTES], "big") >> 1 for name, digest in numbers.items()}
 
@@ -141,7 +141,7 @@ def keyed_numbers(names: Iterable[int | str], secret: bytes) -> dict[int | str, 
 def key_check(secret: bytes, *, join: bool) -> str:
     """Return a check value of a subjects key and the join option: 64 bits that reveal nothing else.
 
-    The service compares it with the first upload's, because another key would hide known subjects.
+    The service compares it with the first upload's value, because another key would not recognise known subjects.
     """
     label = _CHECK_LABEL + (b"joined" if join else b"")
     return hmac.new(secret, label, hashlib.sha256).hexdigest()[:KEY_CHECK_CHARACTERS]

@@ -1,4 +1,4 @@
-"""Look at every image once, count the conversions, and summarise them for the owner before anything is declared.
+"""Examine every image once, count the conversions, and summarise them for the owner before anything is declared.
 
 The size and colour of the result never depend on any single image.
 """
@@ -30,8 +30,8 @@ from obscura.wire.names import RULE, is_name
 from obscura.wire.subjects import SubjectId
 
 OnImage = Callable[[int], None]
-SHOWN_MAX = 20_000  # file names that are kept to search for people
-LARGE_SHARE = 0.25  # of all images; one subject rarely has more
+SHOWN_MAX = 20_000  # number of file names kept for the search for people
+LARGE_SHARE = 0.25  # share of all images; one subject rarely has more
 CLASSES_SHOWN_MAX = 20
 _quoted = partial(json.dumps, ensure_ascii=False)
 
@@ -41,8 +41,8 @@ class Survey:
     """Counts over all images. PRIVATE, except size and channels.
 
     `conversions` counts images by conversion, in the order of the summary; `labels` by class and `subjects` by subject.
-    `owners` maps each id as written to one of its images. `contents` has a digest for each image, and `content_labels`
-    the number of its class. `broken` maps unreadable images to the reason. `lost` has the classes of which no image is
+    `owners` maps each id as written to one of its images. For each image, `contents` has a digest and `content_labels`
+    the number of its class. `broken` maps unreadable images to the reason. `lost` lists the classes that have no image
     left, in order.
     """
 
@@ -63,10 +63,10 @@ class Survey:
     lost: dict[str, None] = field(default_factory=dict)
 
     def add(self, record: Record, seen: Look, *, join: bool) -> None:
-        """Count one image; `join` is the option join_subjects."""
+        """Count one image; `join` is the option `join_subjects`."""
         size, wanted = (seen.width, seen.height), (self.width, self.height)
         scale = max(self.width / seen.width, self.height / seen.height)
-        scales = (round(seen.width * scale), round(seen.height * scale)) == wanted  # within a pixel
+        scales = (round(seen.width * scale), round(seen.height * scale)) == wanted  # to within a pixel
         into = f"{self.width} x {self.height}"
         for conversion, applies in (
             (f"cropped to {into}", size != wanted and not scales),
@@ -158,7 +158,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def notes(found: Survey, source: Source, *, subjects: bool | None) -> Iterator[str]:
-    """Yield remarks for the owner, before anything is declared. Never leave this machine."""
+    """Yield remarks for the owner, before anything is declared. They never leave this machine."""
     if found.subjects and subjects:
         owned = source.owned or "The file"
         place, example = f"{owned[0].lower()}{owned[1:].rstrip(',')}", min(found.owners, key=str)
@@ -194,7 +194,7 @@ def notes(found: Survey, source: Source, *, subjects: bool | None) -> Iterator[s
 
 
 def screen(package: Package, *, at_most: int, subjects_at_most: int | None, private: bool) -> Iterator[str]:
-    """Yield the lines shown before a declaration: findings, facts that stay here, and public metadata.
+    """Yield the lines shown before a declaration: findings, facts that are not sent, and public metadata.
 
     `at_most` is the stated limit on records; for public images, their number.
     """

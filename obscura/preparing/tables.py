@@ -22,13 +22,13 @@ from obscura.image_types import image_suffixes
 from obscura.preparing.errors import ChoiceNeeded, PackingError
 from obscura.wire.subjects import SubjectId
 
-TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")  # of files that can only be tables
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")  # suffixes of files that can only be tables
 SEVERAL = "|"  # between the labels of one image
 _BYTES_MAX = 2**30
 _CELL_CHARACTERS_MAX = 2**20
 BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before the one of UTF-16, with which it begins
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16's mark, which is its prefix
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
@@ -45,8 +45,8 @@ _DELIMITERS = ("\t", ";", ",", "|", " ")
 class Table:
     """Rows of text, without the header.
 
-    `columns` are "1", "2", ... if the table is not `named`, that is, has no header. `rows` have one text per column, ""
-    if missing. `lines` has the line number of each row; it is empty for formats without lines.
+    A table without a header is not `named`, and its `columns` are "1", "2", ... `rows` have one text per column, "" if
+    missing. `lines` has the line number of each row; it is empty for formats without lines.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Table:
 
 
 def read_table(path: Path, encoding: str | None = None) -> Table:
-    """Read a table: CSV, TSV or similar, JSON lines, or COCO annotations."""
+    """Read a table: delimited text such as CSV or TSV, JSON lines, or COCO annotations."""
     return parse_table(path.name, _content(path), encoding)
 
 
@@ -93,10 +93,10 @@ def parse_table(name: str, data: bytes, encoding: str | None = None) -> Table:
 
 
 def read_ids(path: Path) -> tuple[str, dict[SubjectId, str]]:
-    """Read subject ids: the only column of a file, or the only one with a heading of ids; "-" is standard input.
+    """Read subject ids from a file's only column, or its only column with a heading for ids; "-" is standard input.
 
     Returns:
-        (the heading or "", the place of each id for messages).
+        (heading or "", place of each id for messages).
     """
     try:
         name, text, delimiter = _text(path.name, _content(path), None)
@@ -130,7 +130,7 @@ def read_ids(path: Path) -> tuple[str, dict[SubjectId, str]]:
 
 
 def read_lines(path: Path, encoding: str | None = None) -> list[str]:
-    """Return the lines of a text file, without empty lines and surrounding quotation marks."""
+    """Return the non-empty lines of a text file, without surrounding quotation marks."""
     name, text, _ = _text(path.name, _content(path), encoding)
     lines = [line.strip() for line in _lines(text).values()]
     if not lines:
@@ -162,7 +162,7 @@ def _content(path: Path) -> bytes:
         if str(path) == "-":
             data = sys.stdin.buffer.read(_BYTES_MAX + 1)
         else:
-            with path.open("rb") as file:  # perhaps a pipe, which has no size
+            with path.open("rb") as file:  # it may be a pipe, which has no size
                 data = file.read(_BYTES_MAX + 1)
     except OSError as error:
         why = error.strerror or type(error).__name__
@@ -195,13 +195,13 @@ def _text(name: str, data: bytes, encoding: str | None) -> tuple[str, str, str |
 
 
 def _lines(text: str) -> dict[int, str]:
-    # The lines that are not empty, by number.
+    # Non-empty lines, by number.
     return {number: line for number, line in enumerate(re.split(r"\r\n|\r|\n", text), 1) if line.strip()}
 
 
 def _decoded(name: str, data: bytes, encoding: str | None) -> str:
     known = encoding or next((known for bom, known in BOMS if data.startswith(bom)), None)
-    # UTF-16 without a byte-order mark: most bytes at odd (or even) places are 0, and none of the others.
+    # UTF-16 without a byte-order mark: most bytes at odd (or even) positions are 0, and no other byte is.
     head = data[: min(len(data), 400) & ~1]
     for wide, zeros, others in (("utf-16-le", head[1::2], head[::2]), ("utf-16-be", head[::2], head[1::2])):
         if head and 2 * zeros.count(0) >= len(zeros) and 0 not in others:
@@ -329,8 +329,8 @@ _USUAL = {
     r"|img|imgname|isicid|dicomid|idcode|id|key",
     "label": r"labels?|class|classname|classlabel|dx|target|findinglabels|finding|diagnosis|category|level",
     "subject": _SUBJECT,
-    "ids": rf"{_SUBJECT}|ids?",  # as the heading of a list
-    # Things of a person that several images show: HAM10000's lesion_id, StudyInstanceUID.
+    "ids": rf"{_SUBJECT}|ids?",  # headings of a list of ids
+    # Ids that several images of one person share: HAM10000's lesion_id, StudyInstanceUID.
     "group": r"(?:lesion|nodule|tumou?r|polyp|study|exam(?:ination)?|scan|series|session|visit|encounter|admission"
     rf"|accession|acquisition|video|clip|slide|biopsy|specimen|case|family){_SUFFIX}?"
     r"|(?:eye|breast|knee|hip|hand|tooth|wound|mole|sample|volume|block|stack|group|hadm|stay|event|episode)"
@@ -339,5 +339,5 @@ _USUAL = {
 
 
 def usual_columns(kind: Literal["file", "label", "subject", "ids", "group"], columns: Iterable[str]) -> list[str]:
-    """Return the columns with usual names for an image file, its class, its subject, or a group of its images."""
+    """Return the columns with common names for an image file, a class, a subject, or a group of images."""
     return [column for column in columns if re.fullmatch(_USUAL[kind], re.sub(r"[^a-z0-9]", "", column.casefold()))]

@@ -1,10 +1,10 @@
-"""Folders, ZIP and tar archives as trees of folders and files, without files of the operating system.
+"""Folders, ZIP and tar archives as trees of folders and files, without system files.
 
 Paths use "/", and the root is ""; names are sorted. `read` raises Unreadable for a file that is missing or larger than
-any image. `open` is for files of any size, with random access; it raises OSError or KeyError for a missing file.
+any image. `open` is for files of any size, with random access; a missing file raises OSError or KeyError.
 
-Nothing is unpacked to disk. Member names are checked as the service checks uploads: names that lead out of the archive
-are refused, and so are duplicate names, because one of two images would be lost.
+Nothing is unpacked to disk. Member names are checked as in the service. Names that lead out of the archive are
+rejected, and so are duplicate names, because one of two images would be lost.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def all_files(tree: Tree, at: str = "", tally: Tally | None = None) -> Iterator[
 
 
 def begin(tree: Tree, path: str, count: int) -> bytes:
-    """Return the first bytes of a file, none if it cannot be read."""
+    """Return the first bytes of a file, or b"" if it cannot be read."""
     try:
         with tree.open(path) as file:
             return file.read(count)
@@ -79,7 +79,7 @@ def suffix_of(name: str) -> str:
 
 
 def below(*parts: str) -> str:
-    """Join the parts of a path that are not empty."""
+    """Join the non-empty parts of a path."""
     return "/".join(filter(None, parts))
 
 
@@ -98,7 +98,7 @@ class FolderTree:
         self.name, self._root = root.name, root
 
     def folders(self, at: str) -> list[str]:
-        follow = at.count("/") < _LINKS_DEPTH  # deeper links to folders may lead in circles
+        follow = at.count("/") < _LINKS_DEPTH  # deeper links to folders may form cycles
         found = []
         for entry in self._entries(at):
             if entry.is_symlink():
@@ -149,7 +149,7 @@ _OTHERS = {
     b"Rar!": "a RAR archive",
     b"\x28\xb5\x2f\xfd": "packed with Zstandard",
 }
-_PACKED: Mapping[str, Callable[[Path], Any]] = {  # by how the file's name ends
+_PACKED: Mapping[str, Callable[[Path], Any]] = {  # by the suffix of the file
     "gz": gzip.open, "bz2": bz2.open, "xz": lzma.open
 }  # fmt: skip
 _UTF8_FLAG, _ENCRYPTED_FLAG = 1 << 11, 1
@@ -157,7 +157,7 @@ _ENCODINGS = ("cp437", "cp850", "cp852", "cp866", "cp936", "cp932")
 
 
 def open_archive(path: Path, encoding: str | None = None) -> Tree | None:
-    """Open a ZIP or tar; return None for other files. `encoding` is that of names in a ZIP that does not state one."""
+    """Open a ZIP or tar; return None for other files. `encoding` applies to names in a ZIP that states none."""
     with path.open("rb") as file:
         head = file.read(8)
     other = next((name for magic, name in _OTHERS.items() if head.startswith(magic)), None)
@@ -193,7 +193,7 @@ class _Members:
                 at = below(at, part)
                 if not is_file:
                     self._content.setdefault(at, (set(), set()))
-        # Skip a folder with the archive's own name around everything, which many programs add.
+        # Skip an outer folder with the archive's own name, which many programs add.
         top, loose = [name for name in self._content[""][0] if not is_junk(name)], self._content[""][1]
         stem = path.name[: -len(path.suffix)].removesuffix(".tar").casefold()
         if len(top) == 1 and not any(not is_junk(name) for name in loose) and top[0].casefold() == stem:
@@ -250,7 +250,7 @@ class TarTree(_Members):
         try:
             opened = next((opener for suffix, opener in _PACKED.items() if path.name.lower().endswith(suffix)), None)
             if opened is None:
-                self._file: IO[bytes] = path.open("rb")  # open for as long as the tree
+                self._file: IO[bytes] = path.open("rb")  # stays open as long as the tree exists
             else:
                 with opened(path) as file:
                     data: bytes = file.read(unpacked_bytes_max + 1)

@@ -35,7 +35,7 @@ class AdmissionRequest(ReasonRequest):
 
 
 class AdminRecord(NamedRecord):
-    """A person who decides together with others. All keys of a person count as that person."""
+    """A person who approves requests of other admins. All keys of a person count as one admin."""
 
     admission: str = Field(description="`machine` (operator), `alone` (the second admin), `approved` or `provider`.")
     requested_by: str | None = Field(description="The admin who asked for the admission.")
@@ -52,7 +52,7 @@ class AdminList(ApiRecord):
 
 
 class DecisionRecord(IdRecord):
-    """A request of one admin, and the decision of a second one."""
+    """A request of one admin, and the decision of a second admin."""
 
     action: DecisionAction = Field(
         description="`raise` a limit, `admit` or `remove` an admin, `revoke` a key, `share` a release, or `accept` "
@@ -84,7 +84,7 @@ class DecisionRecord(IdRecord):
 
 
 class AdminAnswer(ApiRecord):
-    """The admin who was admitted at once, or the request that another admin must approve; the other one is null."""
+    """The admin who was admitted at once, or the request that another admin must approve; the other field is null."""
 
     admin: AdminRecord | None = Field(description="The person who was admitted at once.")
     request: DecisionRecord | None = Field(description="The request that another admin must approve.")
@@ -97,7 +97,7 @@ class ProjectRequest(ApiRequest):
 
 
 class ProjectRecord(DatedRecord, NamedRecord):
-    """A department. Its keys see only what belongs to it."""
+    """A department. Its keys see only the department's own records."""
 
 
 class QuotaRequest(ApiRequest):
@@ -140,7 +140,7 @@ class RotationRequest(ApiRequest):
 
 
 class RevocationRequest(ApiRequest):
-    """How much is revoked."""
+    """Extent of a revocation."""
 
     include_created: bool = Field(
         default=True, description="Also revoke all keys that it created, directly or indirectly."
@@ -162,7 +162,7 @@ class KeyRecord(DatedRecord, NamedRecord):
 
 
 class PersonRecord(NamedRecord):
-    """A role that the sign-in provider's groups give a person: one line for each project in which they have one."""
+    """A role that a person's groups at the sign-in provider grant, one record per project."""
 
     email: str | None = Field(description="As reported by the provider; null if it reports none.")
     key_id: str = Field(description="The key that represents the role and creates the person's other keys.")
@@ -188,7 +188,7 @@ class NewKeyRecord(KeyRecord):
 
 
 class AuditEventRecord(IdRecord):
-    """One line of the audit log: who asked for what, and what came of it."""
+    """One event of the audit log: actor, request and outcome."""
 
     at: Minute = Field(description="When it was requested.")
     action: str = Field(description="A route with its method, or what was done to a key, a role or a request.")

@@ -1,7 +1,7 @@
 """Units that a budget protects, and bounds on the budgets of accounts and jobs.
 
-An epsilon below 0.001 buys no useful release, and one above 1,000 promises nothing. A delta above 0.1 may expose one
-person in ten, and one below 1e-30 is less likely than guessing the key of the noise.
+An epsilon below 0.001 yields no useful release, and an epsilon above 1,000 guarantees almost nothing. A delta above 0.1
+may expose one person in ten. A delta below 1e-30 is less than the chance of guessing the noise key.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _JUNK = frozenset(
 
 
 def is_junk(name: str) -> bool:
-    """Return whether a file or folder name is one that operating systems and editors create by themselves."""
+    """Return whether operating systems or editors create files or folders of this name by themselves."""
     return name.startswith((".", "~$")) or name.lower() in _JUNK
 
 
@@ -32,11 +32,11 @@ def is_junk_path(path: str) -> bool:
 
 
 def is_wrapper(folder: str, inside: Mapping[str, bool], classes: Collection[str], *, subjects: bool) -> bool:
-    """Return whether the only folder at its level wraps the class folders, and is not a class folder itself.
+    """Return whether a folder that is alone at its level wraps the class folders instead of being a class folder.
 
     Args:
         folder: Its name. It must not contain images directly.
-        inside: The folders in it, each with whether that folder contains images directly.
+        inside: Its subfolders by name; True for those that contain images directly.
         classes: The declared class names in Unicode form C; empty if none are declared.
         subjects: True if the folders inside class folders are subjects.
     """
@@ -53,7 +53,7 @@ def class_paths(names: Iterable[str], classes: Collection[str], *, subjects: boo
     """Return the paths of an archive's files as (class, file) or (class, subject, file), without wrapping folders.
 
     Args:
-        names: Paths of files, separated by "/", without junk. There is at least one.
+        names: Paths of files, separated by "/", without junk; not empty.
         classes, subjects: As for `is_wrapper`.
 
     Raises:
@@ -63,7 +63,7 @@ def class_paths(names: Iterable[str], classes: Collection[str], *, subjects: boo
     depth = len(paths[0])
     if any(len(path) != depth for path in paths):
         raise Refused(Fault.LAYOUT)
-    low, high = min(paths), max(paths)  # all paths share exactly the parts that these two share
+    low, high = min(paths), max(paths)  # the common prefix of these two is the common prefix of all paths
     level = 0
     while level + 2 < depth and low[level] == high[level]:
         inner = {low[level + 1]} if low[level + 1] == high[level + 1] else {path[level + 1] for path in paths}

@@ -6,23 +6,23 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-SHARE_MIN, SHARE_MAX = 1e-9, 1e12  # only ratios of such numbers count
+SHARE_MIN, SHARE_MAX = 1e-9, 1e12  # only the ratios matter
 TEXT_MAX = 8000  # characters
-AS_STATED = "stated"  # instead of numbers: the ratios that were stated for the training
+AS_STATED = "stated"  # instead of numbers: use the ratios stated for the training
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
-_NAMED_MAX = 12  # classes that a refusal names
+_NAMED_MAX = 12  # classes that an error message lists
 
 
 def read_class_fractions(text: str, classes: Sequence[str], *, every: bool = True) -> dict[str, float]:
-    """Parse `NAME=NUMBER` for each class, or one number for each in label order, separated by commas.
+    """Parse comma-separated `NAME=NUMBER` pairs, or one number per class in label order.
 
     Args:
         classes: Declared names, in label order.
         every: True if each class must have a number.
 
     Raises:
-        ValueError: The text cannot be parsed, names an unknown class or one twice, leaves one out, or has a number that
-            is not above 0. The message says what to write.
+        ValueError: The text cannot be parsed, names an unknown class, repeats or omits a class, or has a number that is
+            not above 0. The message states the expected form.
     """
     parts = text.split(",")
     if all(re.fullmatch(rf"\s*{_NUMBER}\s*", part) for part in parts):
@@ -51,7 +51,7 @@ def read_class_fractions(text: str, classes: Sequence[str], *, every: bool = Tru
 
 
 def checked_class_fractions(shares: Mapping[str, float], classes: Sequence[str], *, every: bool) -> dict[str, float]:
-    """Return positive numbers by class, in label order; raise ValueError as `read_class_fractions`."""
+    """Return positive numbers by class, in label order; raise ValueError like `read_class_fractions`."""
     other = [name for name in shares if name not in classes]
     if other:
         raise ValueError(f"there is no class {_listed(other)}; the classes are {_listed(classes)}")

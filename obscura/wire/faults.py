@@ -1,4 +1,4 @@
-"""Reasons for refusing an upload. `service.ingest.faults` has the message of each."""
+"""Reasons for rejecting an upload. `service.ingest.faults` has the message for each reason."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Fault(StrEnum):
-    """Why an upload was refused."""
+    """Reason for rejecting an upload."""
 
     EMPTY = "empty"
     TOO_LARGE = "too_large"
@@ -56,7 +56,7 @@ class Fault(StrEnum):
 
 
 class Refused(Exception):
-    """Stop reading the upload. Has no text, because private content must not travel in an exception."""
+    """The upload is rejected. Has no message text, because an exception must not carry private content."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.value)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-UploadFormat = Literal["zip", "npz", "idx"]  # `service.ingest.formats` says which module reads each
+UploadFormat = Literal["zip", "npz", "idx"]  # `service.ingest.formats` maps each to the module that reads it
 UPLOAD_RECORDS_MAX = 2_000_000
 SampleFormat = Literal["imagefolder", "npz", "parquet", "webdataset"]
 
@@ -21,7 +21,7 @@ DOWNLOADS = (
     "histogram.json",
     CARD_FILE,
 )
-# Files that are made when a generator is downloaded; see `service.weights`.
+# Files created when a generator is downloaded; see `service.weights`.
 MODEL_CARD_FILE, LOADER_FILE = "README.md", "load_generator.py"
 MADE = (MODEL_CARD_FILE, LOADER_FILE)
 

@@ -14,7 +14,7 @@ EPSILON = "epsilon"  # varies like an option
 
 
 class GridRefused(ValueError):
-    """A grid cannot be parsed. position: its index; None if the combination of all is invalid."""
+    """A grid cannot be parsed. position: its index; None if the combination of all grids is invalid."""
 
     def __init__(self, said: str, position: int | None = None) -> None:
         super().__init__(said)
@@ -22,11 +22,11 @@ class GridRefused(ValueError):
 
 
 def trials_of(grids: Sequence[str], fixed: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a trial for every combination of values, as in a sweep request; the first grid varies slowest.
+    """Return one trial per combination of values, in the form of a sweep request; the first grid varies slowest.
 
     Args:
-        grids: `NAME=VALUE,VALUE` or `NAME=[JSON, ...]`, each for another option or epsilon; values are JSON, or else
-            text.
+        grids: `NAME=VALUE,VALUE` or `NAME=[JSON, ...]`, each for a different option or epsilon. A value that is not
+            JSON is text.
         fixed: Options of every trial that has no value of its own.
 
     Raises:
@@ -56,7 +56,7 @@ def trials_of(grids: Sequence[str], fixed: Mapping[str, Any]) -> list[dict[str, 
 
 
 def json_or_text(text: str) -> Any:
-    """Parse a value as JSON, or else return it as stripped text."""
+    """Parse a value as JSON; return it as stripped text if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Ids, and tokens of keys. The user of a key makes its token; the service knows only its SHA-256."""
+"""Ids, and tokens of keys. The user of a key creates its token; the service stores only the SHA-256."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SECRET_BYTES = 32
 
 
 def id_from(prefix: str, digits: bytes) -> str:
-    """Return `<prefix>_` and 20 lowercase base32 characters (100 bits) of at least 13 bytes."""
+    """Return `<prefix>_` and 20 lowercase base32 characters: the first 100 bits of at least 13 bytes."""
     return f"{prefix}_{base64.b32encode(digits).decode('ascii').lower()[:ID_RANDOM_CHARACTERS]}"
 
 

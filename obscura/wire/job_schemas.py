@@ -42,7 +42,7 @@ def up_to_the_minute(seconds: float | None) -> float | None:
 
 
 class PlanRequest(ApiRequest):
-    """Ask what a training would do and cost. Reads no data."""
+    """Request the plan and cost of a training. Reads no data."""
 
     dataset_id: Identifier = Field(description="The labelled images.")
     recipe: Text = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
@@ -114,7 +114,7 @@ class PlanRecord(ApiRecord):
 
 
 class ProgressFacts(ApiRecord):
-    """The only facts that a running job reports: steps and costs planned from public numbers."""
+    """Progress of a running job: steps and costs planned from public numbers, and nothing else."""
 
     stage: str | None = Field(default=None, description="The current stage; null before the first.")
     step: int | None = Field(default=None, description="Steps of this stage that are done.")
@@ -130,7 +130,7 @@ class ProgressFacts(ApiRecord):
 
 
 class FailureFacts(ApiRecord):
-    """Why a job did not succeed, from a closed set."""
+    """Reason why a job did not succeed, from a closed set."""
 
     code: str = Field(description="Stable code of the failure.")
     message: str = Field(description="The same for people.")
@@ -167,7 +167,7 @@ class PreviewRecord(OutcomeFacts, DatedRecord):
 
 
 class ProgressRecord(ApiRecord):
-    """How far a job is."""
+    """Progress of a job."""
 
     state: State
     cancel_requested: bool = Field(description="True if cancellation was requested.")
@@ -226,7 +226,7 @@ class TrialRequest(ApiRequest):
 
 
 class SweepRequest(ApiRequest):
-    """Request a hyperparameter search; the cost of all trials is reserved at once, or nothing is."""
+    """Request a hyperparameter search. The cost of all trials is reserved atomically, or nothing is reserved."""
 
     name: Name
     dataset_id: Identifier = Field(description="The labelled images.")
@@ -252,7 +252,7 @@ class TrialFacts(OutcomeFacts):
 
     @property
     def compared_by(self) -> float | None:
-        """Return the balanced accuracy of the CNN, or else its accuracy."""
+        """Return the balanced accuracy of the CNN, or its accuracy if that is missing."""
         return (self.balanced_accuracy or self.accuracy or {}).get("cnn")
 
 
@@ -268,7 +268,7 @@ class SweepTotals(ApiRecord):
 
 
 class SweepRecord(DatedRecord, NamedRecord):
-    """A hyperparameter search. Every trial is paid for; choosing the best on public data is free."""
+    """A hyperparameter search. Every trial is charged; choosing the best trial on public data is free."""
 
     account_id: AccountId
     dataset_id: DatasetId

@@ -1,8 +1,8 @@
-"""Meanings of folder names: a person, a part of a collection, or a class. Pure functions over texts.
+"""Classify folder names: a person, a part of a collection, or a class. Pure functions over texts.
 
-A folder named after a person must not become a public class without a question, and a word for a thing must not cause
-one. So these rules match forms (dates, long numbers, numbered words such as `patient12`, marks of DICOM and of
-registers) and unambiguous common given names.
+A person's name must not become a public class name without asking the owner, and an ordinary word must not cause a
+question. So these rules match forms (dates, long numbers, numbered words such as `patient12`, DICOM and register ids)
+and unambiguous common given names.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-LONG_NUMBER_DIGITS = 5  # postal codes, case numbers and dates have as many; sizes and degrees do not
-BARE_NUMBERS_MAX = 20  # folders 0 to 20 with few pictures each may be classes; more are rather people
-_WNID = re.compile(r"n\d{8}(?:[-_ ][^\W\d_].*)?")  # how ImageNet calls its classes
+LONG_NUMBER_DIGITS = 5  # postal codes, case numbers and dates have at least this many; sizes and degrees have fewer
+BARE_NUMBERS_MAX = 20  # folders 0 to 20 with few images each may be classes; more folders are probably people
+_WNID = re.compile(r"n\d{8}(?:[-_ ][^\W\d_].*)?")  # ImageNet's class ids
 _YEAR = r"(?:18|19|20)\d\d"
 _MONTH, _DAY = r"(?:0?[1-9]|1[0-2])", r"(?:0?[1-9]|[12]\d|3[01])"
 _MONTH_NAME = r"(?:jan|feb|mar|apr|may|mai|jun|jul|aug|sep|oct|okt|nov|dec|dez)[a-z]*"
@@ -35,7 +35,7 @@ _DATES = tuple(
         rf"{_YEAR}[-_., ]*{_MONTH_NAME}[-_., ]*\d\d",
     )
 )
-# Words for a person; before a number, they make a name of one wherever they stand: sub-04_ses-01, AD_patient_3_left.
+# Words for a person. Followed by a number, they name a person anywhere in a name: sub-04_ses-01, AD_patient_3_left.
 _PERSON = (
     r"(?:patient(?:e|in|s)?|pat|pa[cz]iente?s?|пациент|hasta|pid|subjects?|subj|sub|sujeto?|persona?|pers|participante?"
     r"|proband(?:in)?|volunteer|donor|donneur|mrn|individual|respondent|client|user|student|employee|member|infant|baby"
@@ -54,15 +54,15 @@ _NUMBERED = re.compile(
     r"(?:[-_ .](?:[lr]|(?:left|right|o[dsu]|pre|post)\b.*|\w?\d+))?"
     r"|[mfw][-_ ]?\d{1,3} ?(?:yo?|yrs?|years?)"
     r"|\d{2,}[-_ ](?:left|right|[lr]e?|o[dsu])"  # an eye, a breast, a knee
-    r"|(?-i:[A-Z]\.?[- ]?[A-Z]\.?)[-_ ]?(?:18|19|20)\d\d|(?-i:[A-Z]\.[- ]?[A-Z]\.)[-_ ]?\d.*",  # initials and a birth
+    r"|(?-i:[A-Z]\.?[- ]?[A-Z]\.?)[-_ ]?(?:18|19|20)\d\d|(?-i:[A-Z]\.[- ]?[A-Z]\.)[-_ ]?\d.*",  # initials and birth
     re.IGNORECASE,
 )
-# Words of a path that say whose the pictures below are. One letter is too little for that.
+# Words of a path that identify the owner of the images below. One letter is not enough.
 _OWNER = re.compile(
     r"(?:patient|pat|pid|subject|subj|sub|person|participant|proband|volunteer|donor|mrn)[-_ #.]*\d+[a-z]?",
     re.IGNORECASE,
 )
-# Words in file names that distinguish the pictures of one person: sides, views, times, slices and frames.
+# Words in file names that distinguish the images of one person: sides, views, times, slices and frames.
 _SIDE = re.compile(
     r"left|right|[lr]|od|os|ou|[lr]e|[lr]t|links|rechts|gauche|droite|izq(?:uierd[ao])?|der(?:ech[ao])?|[lr]?cc|[lr]?mlo"
     r"|ap|pa|lat|lateral|frontal|axial|coronal|sagittal|t1(?:w|c|ce|gd)?|t2w?|flair|dwi|adc|pre|post|before|after"
@@ -74,10 +74,10 @@ _COUNTER = re.compile(r"[a-z]{0,5}\d{1,4}", re.IGNORECASE)
 _BETWEEN = re.compile(r"[-_ .]+|(?<=\d)(?=(?:left|right|o[ds]|[lr])$)", re.IGNORECASE)
 _MARKS = re.compile(
     r"\^|@|,\s*\w\.?$|\b(?:mr|mrs|ms|herr|frau|mme|monsieur|sr|sra)\b\.?[ _-]|\bdr\. "
-    r"|^(?-i:(?:Dr|Prof|[A-Z]\.) ?[A-Z][a-z]+$)",  # but neither DR 2, which is a disease, nor E. coli
+    r"|^(?-i:(?:Dr|Prof|[A-Z]\.) ?[A-Z][a-z]+$)",  # but not DR 2 (a disease) or E. coli
     re.IGNORECASE,
 )
-# Of identifiers that machines and registers give: the whole name, or a word of it.
+# Identifiers that machines and registers assign: the whole name, or one word in it.
 _UID = re.compile(
     r"(?<![\w.])[0-2](?:\.\d+){3,}|(?<![0-9a-f])[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
     r"|(?<![^\W_])(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{8,}(?![^\W_])"
@@ -85,7 +85,7 @@ _UID = re.compile(
     r"|(?<![^\W_])(?=[A-Z0-9]{12})(?-i:[A-Z]+\d+[A-Z]+\d+[A-Z]*)(?![^\W_])|^tcga-\w\w-\w{4}|(?<!\d)\d{2,}[-_](?-i:[A-Z]{1,3})[-_]\d{3,}",
     re.IGNORECASE,
 )
-# Words beside which a number grades, measures or lists, and says nothing of who is shown.
+# Words whose number is a grade, a measurement or a list position, and identifies no person.
 _SCALE = re.compile(
     r"(?:class|classes|grade|stage|level|type|kind|category|cat|label|score|degree|cluster|group|phase|tier|rank|rating|step"
     r"|digit|number|age|aged|day|week|month|year|h|hr|hour|min|minute|cycle|zone|ward|floor|bin|quantile|quartile|decile|topic|task"
@@ -93,7 +93,7 @@ _SCALE = re.compile(
     r"|size|[mckµun]?m|[mk]?g|ml|x|y|yo|yrs?|percent|k?hz|kvp?|euro|dollar|cent|rupee|yuan|yen|won|usd|eur|inr)s?",
     re.IGNORECASE,
 )
-# Words for one thing out of many like it: a number beside them says which.
+# Words for one item among many: a number beside them identifies the item.
 _INSTANCE = re.compile(
     r"(?:sample|specimen|slide|image|img|im|scan|exam|examination|study|visit|encounter|admission|accession|acc|biopsy|core"
     r"|block|roi|wsi|mouse|mice|rat|animal|monkey|eye|nodule|lesion|polyp|video|clip|recording|family|volume|vol)s?",
@@ -107,7 +107,7 @@ _IS_SPLIT = re.compile(
     r"(?:[-_ ]?(?:set|data|images|imgs|masks|png|jpe?g|dicom|small|full|resized|\d+|[ab](?![a-z])))*",
     re.IGNORECASE,
 )
-# Of folders and files that hold masks of other pictures. The second kind is clear without its picture's name.
+# Names of folders and files with masks of other images. The second kind is clear without the image's name.
 _MASK_WORDS = frozenset([
     "mask", "masks", "seg", "segs", "gt", "gts", "label", "labels", "annotation", "annotations", "anno", "annot", "ann",
     "targets",
@@ -131,7 +131,7 @@ _IS_NUMBERED_PART = re.compile(
     r"|(?:site|cent(?:er|re)|hospital|clinic|scanner|vendor|device)[-_ ]?(?:\d+|[a-z])",
     re.IGNORECASE,
 )
-_IS_UNNAMED = re.compile(  # as systems call what nobody has named, and what was copied
+_IS_UNNAMED = re.compile(  # default names of new and of copied folders
     r"(?:new|neuer|nouveau|nueva|untitled|unbenannter?)[-_ ](?:folder|ordner|dossier|carpeta)[-_ (]*\d*\)?"
     r"|(?:untitled|unnamed)[-_ (]*\d*\)?|.*[-_ ]\(?(?:copy|kopie|copie|copia)[-_ (]*\d*\)?"
     r"|(?:copy|kopie|copie|copia)[-_ ](?:of|von|de)\b.*",
@@ -195,13 +195,13 @@ def why_personal(name: str) -> str | None:
         return "a long number"
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
     words = re.findall(r"[^\W\d_]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", plain))
-    # With more than three other words, a given name is part of the name of something else.
+    # With more than three other words, a given name is probably part of another name.
     named = len(words) <= 4 and any(word.casefold() in _GIVEN_NAMES for word in words)
     return "a given name" if named else None
 
 
 def identifiers_in(names: Iterable[str], *, few: bool) -> list[str]:
-    """Return the names that look like ids of people or records rather than classes.
+    """Return the names that look like ids of people or records, not like classes.
 
     Compares names that differ only in numbers. Grades, sizes and consecutive numbers are classes: `grade_1` to
     `grade_5`, `class_000` to `class_009`. Padded or long numbers, numbers with gaps and several numbers in a name are
@@ -228,7 +228,7 @@ def is_scale(names: Sequence[str]) -> bool:
 
 def _are_identifiers(form: str, alike: Sequence[str], few: bool) -> bool:
     """Return whether names that differ in numbers alone are identifiers."""
-    if form == "#":  # whether bare numbers count up is asked elsewhere
+    if form == "#":  # another rule checks whether bare numbers are consecutive
         return any(re.match(r"0\d\d", name) for name in alike) or (few and len(alike) > BARE_NUMBERS_MAX)
     columns = zip(*map(_NUMBER.findall, alike), strict=True)
     around = form.split("#")
@@ -257,7 +257,7 @@ def _are_identifiers(form: str, alike: Sequence[str], few: bool) -> bool:
 
 
 def _have_gaps(values: Sequence[str], few: bool) -> bool:
-    """Return whether numbers are neither consecutive nor measurements."""
+    """Return whether numbers have gaps, unless they are measurements."""
     if any("." in value for value in values):
         return False
     numbers = sorted(set(map(int, values)))
@@ -270,17 +270,17 @@ def _have_gaps(values: Sequence[str], few: bool) -> bool:
 
 
 def is_split(name: str) -> bool:
-    """Return whether a folder name is that of a dataset part: train, Testing, val2017."""
+    """Return whether a folder name denotes a dataset part: train, Testing, val2017."""
     return _IS_SPLIT.fullmatch(name) is not None
 
 
 def is_part(name: str) -> bool:
-    """Return whether a folder name is that of a part, file type, copy or year, not a class: train, masks."""
+    """Return whether a folder name denotes a part, file type, copy or year instead of a class: train, masks."""
     return is_split(name) or is_kind(name) or any(form.fullmatch(name) for form in _PARTS)
 
 
 def is_kind(name: str) -> bool:
-    """Return whether a folder name is that of a file type: images, masks."""
+    """Return whether a folder name denotes a file type: images, masks."""
     return _IS_KIND.fullmatch(name) is not None
 
 
@@ -310,7 +310,7 @@ def masks_among(names: Iterable[str]) -> list[str]:
 
 
 def _picture_of(words: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the words that the image of a mask is named by; None if the words name no mask, ("",) for any image."""
+    """Return the words of the image's name, given those of its mask; None if they name no mask, ("",) for any image."""
     numbered = len(words) > 1 and (words[-1].isdecimal() or words[-1] in ("tr", "ts", "val"))
     for place in (-1, 0, *([-2] if numbered else [])):
         word = words[place] if words else ""
@@ -337,7 +337,7 @@ def persons_in_file_names(names: Sequence[str], *, classes: int = 1) -> tuple[st
         names: Paths of images.
         classes: Number of classes, which file names may contain as well (grade1_001).
     """
-    signs: dict[bool, dict[str, dict[str, str]]] = {True: {}, False: {}}  # by person: files by what tells them apart
+    signs: dict[bool, dict[str, dict[str, str]]] = {True: {}, False: {}}  # by person: files by distinguishing part
     for name in names:
         strong, person, mark = _person_of(name)
         if person:

@@ -38,14 +38,14 @@ class HistogramFacts(ApiRecord):
 
 
 class MadeFacts(ApiRecord):
-    """Noisy releases of one stage: made and planned."""
+    """Noisy releases of one stage: completed and planned."""
 
     made: int = Field(description="Noisy releases that were made.")
     planned: int = Field(description="Noisy releases that were planned.")
 
 
 class IncompleteFacts(MadeFacts):
-    """How much of its plan a training completed before it ended early. The guarantee covers what was made."""
+    """Part of its plan that a training completed before it ended early. The guarantee covers the completed releases."""
 
     reason: str = Field(description="`cancelled`, or the code of a failure.")
     fraction: float = Field(description="Of the planned noisy releases, rounded down.")

@@ -1,6 +1,6 @@
 """Requests and records of the API. These fields are the allow-list of what may leave the private zone.
 
-Responses contain these fields alone (`record_of`), so a new column (a secret, a lease owner) stays inside until it is
+Responses contain only these fields (`record_of`), so a new column (a secret, a lease owner) stays internal until it is
 listed here.
 """
 
@@ -22,11 +22,11 @@ DEPTH_MAX = 8
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """Return JSON that both databases can store and the ledger can hash, with text in Unicode form C.
+    """Return a JSON value that both databases can store and the ledger can hash, with text in Unicode form C.
 
     Raises:
-        ValueError: It nests too deeply, or contains unreadable text (`is_readable`), names equal in Unicode form C,
-            infinity, NaN, or integers of more than 63 bits.
+        ValueError: The value nests too deeply, or contains unreadable text (`is_readable`), names equal in Unicode form
+            C, infinity, NaN, or integers of more than 63 bits.
     """
     if depth > DEPTH_MAX:
         raise ValueError(f"it may nest at most {DEPTH_MAX} levels deep")
@@ -55,7 +55,7 @@ def to_the_minute(moment: datetime) -> datetime:
 
 
 def minutes_between(begin: datetime, end: datetime) -> timedelta:
-    """Return the time between two moments that are both rounded to the minute; at least 0.
+    """Return the time between two moments, each rounded down to the minute first; at least 0.
 
     Rounding the exact difference would reveal the seconds.
     """
@@ -70,7 +70,7 @@ def clean(characters_max: int) -> AfterValidator:
 Item = TypeVar("Item")
 RECORDS_MAX = 2**31 - 1  # of a database column
 
-Minute = Annotated[datetime, AfterValidator(to_the_minute)]  # the form of every time; see service.times
+Minute = Annotated[datetime, AfterValidator(to_the_minute)]  # the format of every time; see service.times
 Text = Annotated[str, Field(min_length=1, max_length=NAME_CHARACTERS_MAX), clean(NAME_CHARACTERS_MAX)]
 Name = Annotated[Text, Field(description="For people.")]  # a new name; other texts refer to existing things
 Identifier = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z0-9_]+$")]
@@ -88,7 +88,7 @@ Visibility = Literal["private", "public"]
 
 
 class ApiRequest(BaseModel):
-    """A request body. Unknown fields are refused."""
+    """A request body. Unknown fields are rejected."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -97,13 +97,13 @@ Record = TypeVar("Record", bound="ApiRecord")
 
 
 class ApiRecord(BaseModel):
-    """A read-only answer. Unknown fields are ignored, so an older client reads a newer service."""
+    """A read-only answer. Unknown fields are ignored, so an older client can parse the answers of a newer service."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 def record_of(schema: type[Record], row: Any, **differently: Any) -> Record:
-    """Return the fields of a row that a schema names, except fields that are shown in another form."""
+    """Return the fields of a row that a schema names, except fields that are shown in a different form."""
     same = {name: getattr(row, name) for name in schema.model_fields if name not in differently}
     return schema(**same, **differently)
 
@@ -281,7 +281,7 @@ class WithdrawalRequest(ApiRequest):
 
 
 class WithdrawalRecord(ApiRecord):
-    """A withdrawal. It does not reveal whether a subject was there, or with how many images."""
+    """A withdrawal. It does not reveal whether a subject was found, or how many images were destroyed."""
 
     account_id: str = Field(description="The population that the subjects withdraw from.")
     dataset_ids: list[str] = Field(description="Its datasets that recognise subjects and have content, all rewritten.")

@@ -1,4 +1,4 @@
-"""Compare subject ids, by one rule for the client that prepares images and the service that receives them."""
+"""Compare subject ids, by one rule for the client, which prepares images, and the service, which receives them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import unicodedata
 from obscura.wire.faults import Fault, Refused
 
 SubjectId = int | str | bytes
-KEY_CHECK_CHARACTERS = 16  # hexadecimal, of the check value of a subjects key
-# How missing values look in a table, without marks: (null), N/A and n.a. are "null" and "n a".
+KEY_CHECK_CHARACTERS = 16  # hexadecimal digits in the check value of a subjects key
+# Missing values in tables, without punctuation: (null), N/A and n.a. become "null" and "n a".
 MISSING = frozenset(
     ["nan", "nat", "none", "null", "nil", "na", "n a", "missing", "undefined", "not available", "tbd", "todo"]
 )
-# Placeholders for an id that is missing or was removed.
+# Placeholders for a missing or removed id.
 _NOBODY = MISSING.union(
     ("unspecified", "blank", "empty", "unknown", "unk", "unbekannt", "inconnu", "desconocido", "noid", "noname"),
     ("dummy", "default", "placeholder", "test", "anonymous", "anonym", "anon", "anonymised", "anonymized"),
     ("deidentified", "de identified", "redacted", "removed"),
     ("not known", "not provided", "not applicable", "nicht bekannt", "no id"),
 )
-_BESIDE = frozenset(["patient", "patients", "subject", "person", "id", "name"])  # mean nothing beside such a word
+_BESIDE = frozenset(["patient", "patients", "subject", "person", "id", "name"])  # ignored beside such a word
 _NO_NUMBER = re.compile(r"-\d+(?:\.0+)?|x{2,}|\\n|#(?:ref|value|name|null|num|div/0)[!?]", re.IGNORECASE)
 
 

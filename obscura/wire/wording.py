@@ -1,6 +1,6 @@
 """Format numbers for people, in the same way on pages, in reports, errors and on the command line.
 
-Rounding is conservative: requested and spent amounts, and odds, are rounded up; remaining and planned ones, down.
+Rounding is conservative: requested and spent amounts, and odds, are rounded up; remaining and planned amounts, down.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 ABBREVIATIONS: Final = frozenset({"mlp", "cnn", "fid", "is"})
 ADJACENCIES: Final[Mapping[str, str]] = {"add_remove": "add or remove one unit"}
-# Why a training ended before its plan, after "because".
+# Why a training ended before its plan, as the clause after "because".
 EARLY_ENDS: Final[Mapping[str, str]] = {
     "cancelled": "it was cancelled",
     "discarded": "it was discarded",
@@ -47,7 +47,7 @@ def show_epsilon(epsilon: float, *, up: bool) -> str:
     if epsilon <= 0:
         return "0"
     digits = 2 - math.floor(math.log10(epsilon))
-    # Converting a three-digit number back and forth makes it a little lower; show that number.
+    # Converting a three-digit number to nano-units and back lowers it slightly; show the original number.
     shown = _rounded(epsilon, digits, up=up, tolerance=1e-7)
     if digits <= 0:
         return f"{shown:.0f}"
@@ -88,7 +88,7 @@ def show_percent(fraction: float, digits: int = 1, *, up: bool | None = None) ->
 
 
 def show_number(value: object) -> str:
-    """Format a number of a plan with four significant digits, several numbers, or a short text."""
+    """Format a value of a plan: a number with four significant digits, several numbers, or a short text."""
     if isinstance(value, Mapping):
         return "; ".join(f"{show_words(name).lower()} {show_number(part)}" for name, part in value.items())
     if isinstance(value, list | tuple):
@@ -134,14 +134,14 @@ def show_duration(duration: timedelta) -> str:
 
 
 def show_silence(minutes: int) -> str:
-    """Say that the worker of a job shows no sign of life."""
+    """Return the sentence that a job's worker has not responded for some minutes."""
     return f"no sign of life for {minutes} minute{'s' if minutes > 1 else ''}"
 
 
 def odds_sentence(sure: float, delta: float, unit: str) -> str:
     """Return a sentence on what an account's limit means against an attacker who guesses.
 
-    Odds are given for limits only: spent budget is not a bound that was fixed beforehand.
+    Odds are shown for limits only, because spent budget is not a bound that was fixed beforehand.
     """
     used = "an image was used" if unit == "record" else "a person's images were used"
     if show_sure(sure).startswith("over"):
@@ -176,7 +176,7 @@ def values_in_words(schema: Mapping[str, Any]) -> str:
     return {"boolean": "true or false", "null": "null"}.get(kind, f"JSON of type {kind}")
 
 
-# By their names in templates.
+# Filters, by their names in templates.
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "bytes": show_bytes,
     "chance": show_delta,

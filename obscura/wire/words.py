@@ -67,7 +67,7 @@ class DatasetState(enum.StrEnum):
     DELETED = "deleted"
 
 
-TRAIN = "train"  # the one kind of job that holds budget; all kinds are listed in `service.jobs.kinds`
+TRAIN = "train"  # the only kind of job that reserves budget; `service.jobs.kinds` lists all kinds
 
 
 class JobState(enum.StrEnum):
@@ -87,7 +87,7 @@ ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 class EarlyEnd(enum.StrEnum):
     """Reason why a training ends before its plan; its partial result is published as incomplete.
 
-    A discarded training publishes nothing. The other reasons are failures, named like their codes.
+    A discarded training publishes nothing. The other reasons are failures and have the names of their codes.
     """
 
     CANCELLED = "cancelled"

@@ -1,10 +1,10 @@
-"""The cost of a job as a whole, in approximate Gaussian differential privacy.
+"""The cost of a whole job in approximate Gaussian differential privacy.
 
 docs/explanation/accounting.md has the proof.
 
-A job is dominated by (mu, d) if it reveals no more than this: with probability d everything, else one Gaussian release
-with parameter mu. Such jobs compose adaptively as long as their mu^2 and their d add up to no more than an account has.
-An account gives out its d in proportion to mu^2, so one number, mu^2, is a job's cost:
+A job is dominated by (mu, d) if it reveals no more than this mechanism: with probability d everything, otherwise one
+Gaussian release with parameter mu. Such jobs compose adaptively as long as their mu^2 and their d add up to no more
+than an account has. An account allots d in proportion to mu^2, so a job's cost is one number, mu^2:
 
     price = the smallest m such that, at every epsilon, delta_job(epsilon) <= d + (1 - d) delta_G(sqrt(m), epsilon),
     where d = rate * m.
@@ -19,34 +19,34 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-import scipy  # loads `optimize` at first use: it takes a third of a second
+import scipy  # `optimize` loads at first use, which takes a third of a second
 from scipy import special
 
 from privacy.accounting.events import Event, PoissonGaussianEvent
 from privacy.accounting.gaussian import REMEMBERED, Floats, gaussian_deltas, gaussian_log_delta, gaussian_mu
 from privacy.errors import InvalidParameter
 
-_POINTS = 1024  # of a job's curve; between them it is below the chords
-_GRID = 0.1  # grid step of a privacy loss, over the deviation of one release's share of all losses together
-_GRID_POINTS_MAX = 2**18  # of all losses together: more releases than about a million are priced on a coarser grid
-_ROUNDING = 2.0**-50  # of a delta, for each release and 64 more: four times what was seen (tests/privacy/accounting)
-_MARGIN = 1e-9  # relative, of the inequality: normal probabilities are good to 1e-12
+_POINTS = 1024  # points of a job's curve; between them the curve is below the chords
+_GRID = 0.1  # grid step of a privacy loss, relative to the deviation of one release's share of the total loss
+_GRID_POINTS_MAX = 2**18  # points for the total loss: more than about a million releases are priced on a coarser grid
+_ROUNDING = 2.0**-50  # error of a delta, per release plus 64: four times the observed error (tests/privacy/accounting)
+_MARGIN = 1e-9  # relative tolerance of the inequality; normal probabilities are accurate to 1e-12
 _HALVINGS = 60
-_EPSILON_MAX = 600.0  # of a curve: e^epsilon is a number; jobs that reveal more are priced as if they sampled nobody
-_SHARE = 0.1  # of delta, that goes to d
-_NOISE_LEAST, _NOISE_MOST = 0.1, 2.0**20  # multipliers that are looked among
-_NOISE_CLOSE = 2e-4  # relative: how near to the least noise is near enough
+_EPSILON_MAX = 600.0  # maximum of a curve, so that e^epsilon is finite; jobs that reveal more are priced as unsampled
+_SHARE = 0.1  # share of delta that is allotted to d
+_NOISE_LEAST, _NOISE_MOST = 0.1, 2.0**20  # range of noise multipliers to search
+_NOISE_CLOSE = 2e-4  # relative tolerance of the least noise
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Upper bounds of a job's delta, for either direction of the neighbour relation.
+    """Upper bounds of a job's delta, for both directions of the neighbour relation.
 
     Attributes:
         epsilons: increasing, from 0.
-        deltas: delta(epsilon) is at most this; between two points at most their chord over e^epsilon, and behind the
-            last one at most the last.
-        mu_squared: of a Gaussian release that reveals at least as much as the job, because it samples nobody.
+        deltas: upper bounds of delta(epsilon): at the points; between two points, their chord over e^epsilon; beyond
+            the last point, the last value.
+        mu_squared: of a Gaussian release that reveals at least as much as the job, because it is not sampled.
     """
 
     epsilons: Floats
@@ -63,7 +63,7 @@ def curve(events: tuple[Event, ...]) -> Curve:
     """
     if not events:
         raise InvalidParameter("events", [], "a job without events has no price")
-    gaussian, sampled = Fraction(0), list[PoissonGaussianEvent]()  # mu^2 of what is priced as unsampled, and the rest
+    gaussian, sampled = Fraction(0), list[PoissonGaussianEvent]()  # mu^2 priced as unsampled, and the rest
     for event in events:
         if isinstance(event, PoissonGaussianEvent) and event.is_sampled and event.noise_multiplier >= _NOISE_LEAST / 2:
             sampled.append(event)
@@ -96,26 +96,26 @@ def curve(events: tuple[Event, ...]) -> Curve:
 
 
 def deviation(event: PoissonGaussianEvent) -> float:
-    """Return the mu of many repetitions by the central limit: a guess, for grids and first tries.
+    """Return the mu of many repetitions by the central limit: an estimate, for grids and starting points.
 
     Section 5 of Bu, Dong, Long & Su 2020 (arXiv:1911.11607).
     """
     noise = event.noise_multiplier
     spread = math.exp(min(noise**-2, 50.0)) * special.ndtr(1.5 / noise) + 3 * special.ndtr(-0.5 / noise) - 2
-    spread = max(spread, noise**-2 / 2)  # its limit for large noise, where rounding hides it
+    spread = max(spread, noise**-2 / 2)  # its limit for large noise, where rounding errors dominate
     limit = math.sqrt(event.count) / noise
     return min(event.sampling_probability * math.sqrt(2 * event.count * spread), limit)
 
 
 def split(epsilon: float, delta: float, given: float = 0.0) -> tuple[float, float]:
-    """Split an account's (epsilon, delta) into the mu^2 that it holds and the d that comes with all of it.
+    """Split an account's (epsilon, delta) into its capacity mu^2 and the d allotted to that capacity.
 
-    A tenth of delta goes to d. Less makes steps on few units cost more, more makes Gaussian releases cost more.
+    A tenth of delta is allotted to d. With less, steps on few units cost more; with more, Gaussian releases cost more.
 
     Args:
         epsilon: of the account.
         delta: of the account.
-        given: d given out under an earlier limit; a tenth of the remaining delta is added to it.
+        given: d allotted under an earlier limit; a tenth of the remaining delta is added to it.
 
     Returns:
         mu^2 and d with d + (1 - d) delta_G(mu, epsilon) <= delta.
@@ -129,7 +129,7 @@ def split(epsilon: float, delta: float, given: float = 0.0) -> tuple[float, floa
 
 @functools.lru_cache(maxsize=REMEMBERED)
 def mu_squared_within(epsilon: float, delta: float, rate: float, base: float = 0.0) -> float:
-    """Return the largest mu^2, rounded down, that with d = base + rate * mu^2 is within (epsilon, delta), or 0."""
+    """Return the largest mu^2, rounded down, that is within (epsilon, delta) with d = base + rate * mu^2, or 0."""
     low, high = 0.0, gaussian_mu(epsilon, delta) ** 2
     if rate == base == 0:
         return high * (1 - _MARGIN)
@@ -146,10 +146,10 @@ def dominates(mu: float, d: float, job: Curve) -> bool:
     """Return whether (mu, d) dominates a job: delta_job <= d + (1 - d) delta_G(mu) at every epsilon >= 0.
 
     Between two points the job's delta is below a chord, a line in t = e^epsilon. The right-hand side is convex in t
-    with slope -(1 - d) Phi(-epsilon / mu - mu / 2). So the difference is smallest where that slope is the chord's, or
-    at an end, and is checked there.
+    with slope -(1 - d) Phi(-epsilon / mu - mu / 2). So the difference is smallest where that slope equals the chord's,
+    or at an end, and is checked there.
     """
-    if not job.deltas[-1] <= d < 1:  # beyond the last point only d pays; with d = 1 nothing is promised
+    if not job.deltas[-1] <= d < 1:  # beyond the last point only d remains; d = 1 guarantees nothing
         return False
     left, growth = job.epsilons[:-1], np.expm1(np.diff(job.epsilons))  # of t, in units of e^left
     slope = (job.deltas[1:] - job.deltas[:-1]) / growth
@@ -181,12 +181,12 @@ def least_mu_squared(events: Sequence[Event], rate: float) -> float:
 
 
 def least_noise(probability: float, steps: int, mu_squared: float, rate: float) -> float:
-    """Return the least noise multiplier, at least 0.1 and to one part in 5,000, of steps that fit a budget.
+    """Return the least noise multiplier, at least 0.1 and to one part in 5,000, for steps that fit a budget.
 
     Args:
         probability: of each unit to be in a step's sample, below 1.
-        steps: how many, repeated ones included.
-        mu_squared: their cost at most.
+        steps: number of steps, including repeated ones.
+        mu_squared: upper bound of their cost.
         rate: the account's d for each unit of mu^2.
 
     Raises:
@@ -195,7 +195,7 @@ def least_noise(probability: float, steps: int, mu_squared: float, rate: float) 
 
     if steps / _NOISE_MOST**2 >= mu_squared:
         raise InvalidParameter("steps", steps, "this budget does not pay for so many steps with any noise: take fewer")
-    low, high = math.log(_NOISE_LEAST), math.log(_NOISE_MOST)  # too little noise, and enough
+    low, high = math.log(_NOISE_LEAST), math.log(_NOISE_MOST)  # too little noise, and enough noise
 
     def event(log_noise: float) -> PoissonGaussianEvent:
         return PoissonGaussianEvent(probability, math.exp(log_noise), steps)
@@ -206,7 +206,7 @@ def least_noise(probability: float, steps: int, mu_squared: float, rate: float) 
     tried = float(scipy.optimize.brentq(guessed, low, high)) if guessed(low) > 0 > guessed(high) else (low + high) / 2
     slope = (guessed(tried + _NOISE_CLOSE) - guessed(tried)) / _NOISE_CLOSE
     before: tuple[float, float] | None = None
-    while high - low > _NOISE_CLOSE:  # Newton's first step has the slope of the guess, later ones that of the last two
+    while high - low > _NOISE_CLOSE:  # the first slope is the estimate's, later ones the secant's
         over = math.log(least_mu_squared([event(tried)], rate) / mu_squared)
         low, high = (tried, high) if over > 0 else (low, tried)
         if -_NOISE_CLOSE < over <= 0:

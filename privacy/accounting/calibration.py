@@ -1,4 +1,4 @@
-"""From a budget to a number of releases or an amount of noise: pure functions of public parameters."""
+"""Convert a budget to a number of releases or an amount of noise: pure functions of public parameters."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def stddev_for(sensitivity: float, budget_nano: int, count: int = 1) -> float:
         The noise's parameter, in the units of the sensitivity.
 
     Raises:
-        InvalidParameter: a value is out of range, or the budget is below one nano-unit a release.
+        InvalidParameter: a value is out of range, or the budget is below one nano-unit per release.
     """
     GaussianEvent(sensitivity, 1.0, count)  # validates both
     unit_nano = _budget(budget_nano) // count
     if unit_nano < 1:
         raise InvalidParameter("budget_nano", budget_nano, f"{count} releases need at least one nano-unit each")
-    # Quotient, root and product are rounded by 2.8e-16 together: from just below that, a few steps are left.
+    # Quotient, root and product together have a rounding error of 2.8e-16: start just below, so few steps are left.
     continuous = positive_finite("stddev", sensitivity * math.sqrt(NANO / unit_nano)) * (1 - 1e-15)
     while release_nano(GaussianEvent(sensitivity, continuous)) > unit_nano:
         continuous = math.nextafter(continuous, math.inf)
@@ -54,7 +54,7 @@ def noise_multiplier_for(filter: Filter, probability: float, count: int, budget_
     Args:
         filter: of the account.
         probability: of each unit to be in a release's sample, in (0, 1].
-        count: releases, repeated ones included.
+        count: number of releases, including repeated ones.
         budget_nano: of all of them together, in nano-units of mu^2.
 
     Returns:

@@ -20,7 +20,7 @@ NOT_COVERED = (
     "attacks on the machine that holds the private images, or on its operators",
 )
 
-# Discretisation of privacy losses: points a standard deviation of one release's loss and of all, and the coarsest
+# Discretisation of privacy losses: points per standard deviation of one release's loss and of all, and the coarsest
 # interval. Any interval gives an upper bound; these give an accuracy of a thousandth in a quarter of a second.
 _POINTS_OF_ONE, _POINTS_OF_ALL, _INTERVAL_MAX = 5_000, 100_000, 5e-4
 
@@ -31,28 +31,28 @@ def build_certificate(
     """Certify the events of one release against the account's filter: the public statement that accompanies it.
 
     Args:
-        filter: the account's when the release was priced.
-        events: everything that was released, in any order.
+        filter: the account's filter when the release was priced.
+        events: all releases, in any order.
         unit: "record" or "subject".
-        assumed_public: declared to be public by the owner, in words.
-        cost_nano: charged by the ledger, repeated steps included.
+        assumed_public: facts that the owner declared public, in words.
+        cost_nano: charged by the ledger, including repeated steps.
 
     Returns:
         JSON with finite numbers:
-        epsilon: upper bound for this release alone, at `delta`, by what the account was charged.
+        epsilon: upper bound for this release alone, at `delta`, from the charge to the account.
         delta: the account's.
-        unit, protects: the unit, and in words.
+        unit, protects: the unit, as an identifier and in words.
         adjacency: always "add_remove".
         accounting: always "approximate_gdp".
         rate: the account's d for each unit of mu^2 at the time.
-        base: d that may have been given out before, at higher rates.
+        base: d that may have been allotted before, at higher rates.
         capacity_nano: the account's capacity at the time, in nano-units of mu^2.
         cost_nano: charged for this release.
-        events: that were paid for, as `event_from_json` reads them.
+        events: the paid events, as `event_from_json` reads them.
         accountant, accountant_version: the package that checked the events.
-        pld_epsilon: of the events by privacy loss distributions, at `delta`; for information, the price decides.
+        pld_epsilon: epsilon of the events at `delta` by privacy loss distributions. For information: the price decides.
         assumed_public: as given.
-        not_covered: by the guarantee.
+        not_covered: risks that the guarantee does not cover.
 
     Raises:
         InvalidParameter: there is no event, the unit is unknown, or less was charged than the events cost.
@@ -100,7 +100,7 @@ def pld_epsilon(events: Sequence[Event], delta: float) -> float:
     one = max(mu, *(1 / event.noise_multiplier for event in sampled))
     everything = math.sqrt(gaussian + sum(event.count / event.noise_multiplier**2 for event in sampled))
     interval = min(_INTERVAL_MAX, max(one / _POINTS_OF_ONE, everything / _POINTS_OF_ALL))
-    import dp_accounting.pld  # loaded where it is used, as in events.py
+    import dp_accounting.pld  # imported at first use, as in events.py
 
     accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=interval)
     if mu > 0:

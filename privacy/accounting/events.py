@@ -1,4 +1,4 @@
-"""The closed set of events that an account may be asked to pay for.
+"""The closed set of events that an account can pay for.
 
 An event is one mechanism applied `count` times, described by public parameters only.
 """
@@ -52,7 +52,7 @@ class GaussianEvent:
     Attributes:
         sensitivity: L2 sensitivity of one release under the account's adjacency and unit.
         stddev: standard deviation of the noise of one release, in the units of the sensitivity.
-        count: number of releases, chosen adaptively or not.
+        count: number of releases, adaptive or not.
     """
 
     sensitivity: float
@@ -73,7 +73,7 @@ class GaussianEvent:
         variance stddev^2 - SMOOTHING_VARIANCE (proof at that constant).
 
         Raises:
-            InvalidParameter: stddev^2 is not above SMOOTHING_VARIANCE, or another field is refused.
+            InvalidParameter: stddev^2 is not above SMOOTHING_VARIANCE, or another field is invalid.
         """
         variance = Fraction(positive_finite("stddev", stddev)) ** 2 - SMOOTHING_VARIANCE
         if variance <= 0:
@@ -122,7 +122,7 @@ class PoissonGaussianEvent:
 
     @property
     def is_sampled(self) -> bool:
-        """Return whether releases are of samples and so priced as a whole."""
+        """Return whether releases use samples, and are therefore priced as a whole."""
         return self.sampling_probability < 1
 
     @property

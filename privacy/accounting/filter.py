@@ -15,12 +15,12 @@ from privacy.accounting.gaussian import EPSILON_MAX, REMEMBERED, checked_delta, 
 from privacy.errors import InvalidParameter
 
 NANO = 10**9
-PRICE_MARGIN = 1e-6  # relative, of numerical prices, whose last digits may differ between machines
+PRICE_MARGIN = 1e-6  # relative tolerance of numerical prices, whose last digits may differ between machines
 
 
 @dataclasses.dataclass(frozen=True)
 class Filter:
-    """Price releases in approximate Gaussian differential privacy; `open_filter` makes one.
+    """Price releases in approximate Gaussian differential privacy; `open_filter` creates a filter.
 
     Privacy: each event of an account is priced as a whole, by the mu^2 and the d = rate * mu^2 that dominate it. Events
     may be chosen adaptively. While their prices add up to at most the capacity, everything published is (epsilon,
@@ -31,8 +31,8 @@ class Filter:
         delta: of the account.
         rate: d for each unit of mu^2. It falls when the limit is raised and never grows. 0 prices sampled releases as
             unsampled.
-        base: d that spending at higher rates, before the limit was raised, may have had beyond rate * mu^2.
-        capacity_nano: nano-units of mu^2 in all.
+        base: d beyond rate * mu^2 that spending at higher rates, before the limit was raised, may have used.
+        capacity_nano: total nano-units of mu^2.
     """
 
     epsilon: float
@@ -50,15 +50,15 @@ class Filter:
     def cost_nano(self, event: Event) -> int:
         """Return the price of all the event's releases, rounded up.
 
-        Unsampled releases cost the same each. Sampled ones are priced together: the whole price is owed once the first
-        is made.
+        Each unsampled release has the same price. Sampled releases are priced together: the whole price is due with the
+        first release.
         """
         if not event.is_sampled:
             return event.count * release_nano(event)
         return math.floor(least_mu_squared([event], self.rate) * (1 + PRICE_MARGIN) * NANO) + 1
 
     def d_of(self, nano: int) -> float:
-        """Return the most d that spending `nano` can have had."""
+        """Return the largest d that spending `nano` can have used."""
         return self.base + self.rate * nano / NANO
 
     def epsilon_of(self, nano: int) -> float:
@@ -81,7 +81,7 @@ class Filter:
     def at_limit(self, epsilon: float, used_nano: int) -> Filter:
         """Return the filter of the account with another limit.
 
-        A lower limit keeps the rate. A higher one adds a tenth of the remaining delta to the d given out so far. It
+        A lower limit keeps the rate. A higher limit adds a tenth of the remaining delta to the d allotted so far. It
         fits the rate to the new capacity, but never raises the rate.
 
         Args:
@@ -117,7 +117,7 @@ def open_filter(epsilon: float, delta: float, rate: float | None = None, base: f
         base: of the account.
 
     Raises:
-        InvalidParameter: a value is out of range, or a new account's budget buys nothing.
+        InvalidParameter: a value is out of range, or a new account's budget is below one nano-unit.
     """
     epsilon, delta = checked_epsilon(epsilon), checked_delta(delta)
     if rate is None:

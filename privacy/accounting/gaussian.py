@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-import scipy  # loads `optimize` at first use: it takes a third of a second
+import scipy  # `optimize` loads at first use, which takes a third of a second
 from scipy import special
 
 from privacy.accounting.events import positive_finite

@@ -1,4 +1,4 @@
-"""The guarantee as odds: how certain an attacker can become, and how often that bound may fail."""
+"""The guarantee as odds: an attacker's maximum certainty, and the probability that this bound fails."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scipy import special
 from privacy.accounting.filter import NANO, Filter
 from privacy.errors import InvalidParameter
 
-_MARGIN = 1e-9  # Relative, towards the weaker statement; the functions below are good to 1e-12.
+_MARGIN = 1e-9  # Relative margin, towards the weaker statement; the functions below are accurate to 1e-12.
 
 
 def loss_bound(privacy_filter: Filter, nano: int | None = None) -> float:
@@ -21,7 +21,7 @@ def loss_bound(privacy_filter: Filter, nano: int | None = None) -> float:
     Args:
         privacy_filter: of the account.
         nano: nano-units of mu^2 that may ever be spent, fixed before anything is published; None is the capacity. The
-            amount spent so far is not valid here: nothing corrects for the choice of the moment.
+            amount spent so far is not valid here, because nothing corrects for the choice of the moment.
 
     Returns:
         The bound b, above the epsilon at delta of the same amount; 0 if nothing may be spent.
@@ -54,7 +54,7 @@ def loss_bound(privacy_filter: Filter, nano: int | None = None) -> float:
 def attacker_certainty_max(privacy_filter: Filter, nano: int | None = None) -> float:
     """Return the certainty 1 / (1 + e^-b) that an attacker at 50% can reach, b from `loss_bound`.
 
-    It holds for everything published for `nano` together, except with probability at most delta: posterior odds are
-    prior odds, here 1, times dP/dQ.
+    The bound holds for everything published for `nano` together, except with probability at most delta: posterior odds
+    are prior odds, here 1, times dP/dQ.
     """
     return float(special.expit(loss_bound(privacy_filter, nano)))

@@ -1,1 +1,1 @@
-"""Aggregators of teachers' votes, one paper a file."""
+"""Aggregators of teachers' votes, one paper per file."""

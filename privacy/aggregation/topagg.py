@@ -30,8 +30,8 @@ _TINY = torch.finfo(torch.float32).tiny  # smallest normal float: a coordinate b
 def topk_sto_sign_grad(g: Tensor, cfg: TopAggConfig, seed: int) -> Tensor:
     """Turn gradients into sparse sign votes: TopkStoSignGrad, Algorithm 2.
 
-    A zero coordinate abstains, as does a gradient that is zero or not finite: where the paper tosses a fair coin or
-    leaves the case open, an abstention has the same mean and less variance.
+    A zero coordinate abstains, as does a gradient that is zero or not finite. There the paper tosses a fair coin or
+    leaves the case open; an abstention has the same mean and less variance.
 
     Args:
         g: (rows, d) float32; a row is one teacher's gradient of one image, d log Gamma_i / d x_j. Private.
@@ -57,12 +57,12 @@ def topk_sto_sign_grad(g: Tensor, cfg: TopAggConfig, seed: int) -> Tensor:
 def count_votes(
     gradients: Tensor, cfg: TopAggConfig, generator: torch.Generator, active: Tensor | None = None
 ) -> Tensor:
-    """Sum the teachers' votes without holding all of them: Phase I of Algorithm 3, sum_i g_tilde_i.
+    """Sum the teachers' votes block by block: Phase I of Algorithm 3, sum_i g_tilde_i.
 
     Args:
         gradients: (N, m, d) floats of all teachers, or of some: counts of parts add up. Private.
         cfg: public parameters.
-        generator: CPU generator of the stochastic signs, seeded from the job's secret; advanced once a call.
+        generator: CPU generator of the stochastic signs, seeded from the job's secret; advanced once per call.
         active: (N,) bool, False for teachers with an empty shard; None: all active. Private.
 
     Returns:
@@ -139,7 +139,7 @@ def threshold(g_star: Tensor, cfg: TopAggConfig) -> Tensor:
 
 
 def choose_top_k(g: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Choose the k coordinates of the largest magnitude of each row (rows, d), the first ones among equals.
+    """Choose the k coordinates of largest magnitude in each row (rows, d); ties go to the first coordinates.
 
     Returns:
         up, down: (rows, d) bool, the chosen positive and negative coordinates; never zeros, none of a non-finite row.
@@ -186,7 +186,7 @@ def _partition(magnitude: npt.NDArray[np.float32], k: int) -> tuple[npt.NDArray[
 
 
 def side_by_side(work: Callable[[int], T], starts: Sequence[int], device: torch.device) -> list[T]:
-    """Return `work(start)` of each start in order; on a CPU several at a time, each on one thread."""
+    """Return `work(start)` for each start, in order; on a CPU several run in parallel, each on one thread."""
     threads = min(torch.get_num_threads(), len(starts))
     if device.type != "cpu" or threads < 2:
         return [work(start) for start in starts]
@@ -196,9 +196,9 @@ def side_by_side(work: Callable[[int], T], starts: Sequence[int], device: torch.
 
 @contextlib.contextmanager
 def one_thread_per_operation() -> Iterator[None]:
-    """Run each operation on one thread, so that blocks side by side never wait for one another.
+    """Run each operation on one thread, so that parallel blocks never wait for one another.
 
-    Splitting every operation costs a barrier each: three times slower than one thread on a busy machine.
+    Splitting an operation costs a barrier, which is three times slower than one thread on a busy machine.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""The public parameters of TopAgg and its price, without torch, for plans in the web process."""
+"""Public parameters and cost of TopAgg. Imports no torch, because the web process uses it."""
 
 from __future__ import annotations
 
@@ -71,5 +71,5 @@ class TopAggConfig:
         return bound
 
     def event(self, images: int) -> GaussianEvent:
-        """Return the event of `images` releases, one an image; raise InvalidParameter if stddev is too small."""
+        """Return the event of `images` releases, one per image; raise InvalidParameter if stddev is too small."""
         return GaussianEvent.of_discrete_noise(self.sensitivity, self.stddev, images)

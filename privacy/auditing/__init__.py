@@ -1,1 +1,1 @@
-"""Measured lower bounds on what a mechanism leaks, to stand beside the proven upper bounds."""
+"""Measured lower bounds on a mechanism's leakage, to compare with the proven upper bounds."""

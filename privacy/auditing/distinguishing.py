@@ -1,9 +1,9 @@
-"""Audit a mechanism by many draws on two neighbours: how well does the best test distinguish them?
+"""Audit a mechanism with many draws on two neighbours: measure how well the best test distinguishes them.
 
-The neighbours are the worst case of the sensitivity's proof. The test compares the likelihood ratio, or a statistic
-that grows with it, with a threshold fixed before. Its error rates are bounded from above (Clopper & Pearson 1934);
-every claim of privacy is a lower bound on pairs of error rates. Thousands of draws find a factor of two in the noise,
-which one run of a training cannot show.
+The neighbours are the worst case of the sensitivity's proof. The test compares the likelihood ratio, or an increasing
+function of it, with a threshold fixed before. Its error rates are bounded from above (Clopper & Pearson 1934); every
+claim of privacy is a lower bound on pairs of error rates. Thousands of draws detect a factor of two in the noise, which
+one run of a training cannot show.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from privacy.errors import InvalidParameter
 
 @dataclasses.dataclass(frozen=True)
 class Errors:
-    """Errors of a test: false alarms among draws without the unit, misses among draws with it (`present`)."""
+    """Errors of a test: false alarms in draws without the unit, misses in draws with the unit (`present`)."""
 
     without: int
     false_alarms: int
@@ -50,19 +50,19 @@ def mu_lower_bound(errors: Errors, confidence: float, probability: float = 1.0) 
     mu-GDP (Dong, Roth & Su 2022, arXiv:1905.02383) says misses >= Phi(Phi^-1(1 - false alarms) - mu) for the rates of
     every test. So mu >= -Phi^-1(false alarms) - Phi^-1(misses), which falls with both rates.
 
-    With the unit, the release of a Poisson sample is that of a sample without it but for a chance q. mu-GDP bounds what
-    the chance adds: misses >= (1 - q)(1 - false alarms) + q Phi(Phi^-1(1 - false alarms) - mu) for every test. This is
-    the curve of the pair N(0, 1), (1 - q) N(0, 1) + q N(mu, 1). That is the dominating pair of the sampled Gaussian
-    under adding a unit (Zhu, Dong & Wang 2022, arXiv:2106.08567). Accountants price `PoissonGaussianEvent(q, 1 / mu)`
-    for it.
+    With the unit, the release of a Poisson sample differs from that without the unit only with probability q. mu-GDP
+    bounds the difference: misses >= (1 - q)(1 - false alarms) + q Phi(Phi^-1(1 - false alarms) - mu) for every test.
+    This is the curve of the pair N(0, 1), (1 - q) N(0, 1) + q N(mu, 1). That is the dominating pair of the sampled
+    Gaussian under adding a unit (Zhu, Dong & Wang 2022, arXiv:2106.08567). Accountants price `PoissonGaussianEvent(q, 1
+    / mu)` for it.
 
     Args:
-        errors: of the test; a release of a whole step, sampling included, is one draw.
+        errors: of the test; one draw is the release of a whole step, including sampling.
         confidence: strictly between 0 and 1.
-        probability: q, the chance that is claimed, in (0, 1].
+        probability: q, the claimed sampling probability, in (0, 1].
 
     Returns:
-        Infinity when no mu explains the errors: the unit shows in more than q of the draws.
+        Infinity if no mu explains the errors: the unit is visible in more than q of the draws.
 
     Raises:
         InvalidParameter: probability or confidence is out of range.
@@ -82,7 +82,7 @@ def epsilon_lower_bound(errors: Errors, delta: float, confidence: float) -> floa
     (epsilon, delta)-DP says 1 - misses <= e^epsilon * false alarms + delta, and the same with the two exchanged.
 
     Raises:
-        InvalidParameter: confidence is no probability strictly between 0 and 1, or delta not in [0, 1].
+        InvalidParameter: confidence is not strictly between 0 and 1, or delta is not in [0, 1].
     """
     if not 0 <= delta <= 1:
         raise InvalidParameter("delta", delta, "it is a probability")
@@ -95,7 +95,7 @@ def epsilon_lower_bound(errors: Errors, delta: float, confidence: float) -> floa
 
 
 def _rates_at_most(errors: Errors, confidence: float) -> tuple[float, float]:
-    """Bound both error rates from above, together with this confidence: each with half of what is left to chance."""
+    """Bound both error rates from above with this joint confidence; each bound gets half of the failure probability."""
     if not 0 < confidence < 1:
         raise InvalidParameter("confidence", confidence, "a probability strictly between 0 and 1")
     level = (1 - confidence) / 2

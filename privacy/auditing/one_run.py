@@ -1,9 +1,9 @@
 """Audit a mechanism in one run: guess which of m canaries were in the data, and bound epsilon or mu from below.
 
 Implements Steinke, Nasr & Jagielski 2023 (arXiv:2305.08846) and the test of Mahloujifar, Melis & Chaudhuri 2024
-(arXiv:2410.22235) for Gaussian differential privacy. In both games every canary is in the data by its own fair coin,
-and the mechanism runs once. An auditor who sees the output and all data but the coins guesses r of the coins. The
-bounds follow from the number of correct guesses.
+(arXiv:2410.22235) for Gaussian differential privacy. In both games a fair coin for each canary decides whether it is in
+the data, and the mechanism runs once. An auditor who sees the output and all data except the coins guesses r of the
+coins. The bounds follow from the number of correct guesses.
 
 A bound is wrong for at most one audit in 1 / (1 - confidence), over coins and noise. A low bound does not prove
 privacy: the canaries may have been weak.
@@ -21,7 +21,7 @@ from scipy import special, stats
 
 from privacy.errors import InvalidParameter
 
-_HIGHEST = 100.0  # epsilon or mu that is looked for
+_HIGHEST = 100.0  # upper end of the search for epsilon or mu
 _BISECTIONS = 50
 
 
@@ -46,20 +46,20 @@ class Guesses:
 
 
 def flip_coins(canaries: int, seed: int) -> npt.NDArray[np.bool_]:
-    """Return which canaries are in the data, (canaries,) bool; the auditor's coins may have a public seed."""
+    """Return a mask of the canaries in the data, (canaries,) bool; the auditor's coins may have a public seed."""
     return np.random.default_rng(seed).random(canaries) < 0.5
 
 
 def guess(scores: npt.NDArray[np.float64], included: npt.NDArray[np.bool_], made: int) -> Guesses:
-    """Guess "in" for the made/2 highest scores and "out" for the made/2 lowest, and count what is right.
+    """Guess "in" for the made/2 highest scores and "out" for the made/2 lowest, and count correct guesses.
 
     Args:
         scores: (m,) finite, higher if the output suggests that the canary was in; computed without the coins.
         included: (m,) the coins.
-        made: r from 1 to m, chosen before the scores were seen; an odd one guesses "in" once more.
+        made: r from 1 to m, chosen before the scores were seen; an odd r gives one more "in" guess.
 
     Raises:
-        InvalidParameter: scores or r are not such numbers.
+        InvalidParameter: scores or r do not meet these conditions.
     """
     if scores.shape != included.shape or scores.ndim != 1 or not np.isfinite(scores).all():
         raise InvalidParameter("scores", scores.shape, "there is one finite score for each canary")
@@ -72,7 +72,7 @@ def guess(scores: npt.NDArray[np.float64], included: npt.NDArray[np.bool_], made
 
 
 def p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
-    """Bound the chance of so many correct guesses about any (epsilon, delta)-DP mechanism.
+    """Bound the probability of at least this many correct guesses for any (epsilon, delta)-DP mechanism.
 
     Theorem 5.2 of Steinke et al.: with f(v) = P[Binomial(r, e^epsilon / (1 + e^epsilon)) >= v],
 
@@ -118,7 +118,7 @@ def epsilon_lower_bound(guesses: Guesses, delta: float, confidence: float) -> fl
 
 
 def gaussian_refuted(guesses: Guesses, mu: float, confidence: float) -> bool:
-    """Return whether so many correct guesses refute mu-GDP with this confidence.
+    """Return whether this number of correct guesses refutes mu-GDP with this confidence.
 
     Derivation (Mahloujifar et al. 2024 use the same argument). Let X be the number of correct guesses, and flip coin
     j alone: for an unchanged output, a right guess about j becomes wrong and X drops by one. So the tradeoff curve of
@@ -158,7 +158,7 @@ def gaussian_refuted(guesses: Guesses, mu: float, confidence: float) -> bool:
 def mu_lower_bound(guesses: Guesses, confidence: float) -> float:
     """Return the largest mu such that mu-GDP is refuted with this confidence; 0 if none is.
 
-    Sharper than `epsilon_lower_bound` for Gaussian noise, where most guesses are a little better than chance.
+    Tighter than `epsilon_lower_bound` for Gaussian noise, where most guesses are slightly better than chance.
     """
     return _largest(lambda mu: gaussian_refuted(guesses, mu, confidence))
 

@@ -1,1 +1,1 @@
-"""Gradient estimators, one paper per file: all that a network's training may learn from a batch of private records."""
+"""Gradient estimators, one paper per file: the only information that training gets from a batch of private records."""

@@ -1,13 +1,14 @@
 """Arithmetic in which a record's gradient does not depend on the other records of its batch.
 
-The assumption, which `privacy.gradients.places` tests before the first step of a training and during it: in passes of
-one shape, a network computes each row from that row alone, in the same way in every place of the batch. Then one more
-unit moves others to another place at most, and their contributions stay the same to the last bit. Other shapes may use
+`privacy.gradients.places` tests this assumption before the first step of a training and during it: in passes of one
+shape, a network computes each row from that row alone, identically in every place of the batch. Then one more unit at
+most moves other units to another place, and their contributions stay the same to the last bit. Other shapes may use
 other kernels, so all passes have one shape, with empty places filled. On a CPU, matrix products may start differently
-in rows that are not aligned to 64 bytes, so `aligned_linear` and `aligned_products` align them; element-wise functions
+in rows that are not aligned to 64 bytes, so `aligned_linear` and `aligned_products` align them. Element-wise functions
 may treat a remainder of fewer than 32 numbers differently, so passes have a multiple of 32 places, or a power of two.
 
-On a GPU, TensorFloat-32 is off, operations are deterministic where torch has such kernels, none chosen by timing.
+On a GPU, TensorFloat-32 is off, and operations are deterministic where torch has such kernels; timing chooses no
+kernel.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _ALIGNED = 16  # float32 numbers: 64 bytes
 def exact_arithmetic() -> Iterator[None]:
     """Compute in full float32 and in a fixed order within the block; restore the settings afterwards."""
     backends: Any = torch.backends
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS has no fixed order
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # otherwise cuBLAS has no fixed order
     precisions = (
         *(backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn),
         *(backends.mkldnn.matmul, backends.mkldnn.conv, backends.mkldnn.rnn),
@@ -61,7 +62,7 @@ def aligned_linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> 
 def aligned_products(left: Tensor, right: Tensor) -> Tensor:
     """Return left (n, p, t) times the transposed right (n, d, t): (n, p, d), each computed the same way."""
     if left.shape[2] == 1:
-        return left * right.mT  # quicker, on a CPU
+        return left * right.mT  # faster on a CPU
     return padded(left) @ padded(right).mT
 
 

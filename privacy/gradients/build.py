@@ -30,8 +30,8 @@ def build_estimator(
         config: public parameters.
         model: the one network that sees private records.
         noise_multiplier: of the plan's event.
-        expected_batch: q n.
-        steps: of the whole training.
+        expected_batch: q n, the expected number of sampled units.
+        steps: number of steps of the whole training.
         anchors: public anchors, needed by GEP and B-GEP only.
         curator: adds the noise, if several processes share the steps.
 

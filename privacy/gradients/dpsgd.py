@@ -30,7 +30,7 @@ class DpSgd(Estimator):
     Args:
         shapes: of the trainable parameters, by name.
         clip: C, the largest norm of one record's gradient and the sensitivity. Public.
-        common: of every estimator; the noise multiplier is noise deviation over C.
+        common: parameters of every estimator; the noise multiplier is noise deviation over C.
         freeze_after_clipping: frozen coordinates still count towards the clip (posterior freeze). Public.
     """
 
@@ -47,7 +47,7 @@ class DpSgd(Estimator):
         self.freeze_after_clipping = freeze_after_clipping
 
     def add(self, traces: Traces) -> None:
-        """Clip and sum; without frozen coordinates, outer products are never written out."""
+        """Clip and sum. Without frozen coordinates, outer products are never written out."""
         if self.active is not None and not self.freeze_after_clipping:
             super().add(traces)
             return

@@ -4,7 +4,7 @@ A step is: `begin_step` (public work only), any number of `add` (micro-batches o
 empty), a charge, and one `privatise`. Only `add` reads private gradients; only `privatise` releases.
 
 A unit adds a vector of integers of norm at most `bound`, and sums are exact (`privacy.gradients.integers`). So an
-estimator only defines what it scales to which length.
+estimator only defines which vector it scales to which norm.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import Traces, trainable
 from privacy.mechanisms.noise import SecureNoise
 
-# Numbers of per-record gradients written out together: on a CPU, as many as stay in its cache.
+# Numbers of per-record gradients written out together; on a CPU, as many as fit into its cache.
 _BLOCK_NUMBERS = {"cpu": 2**19}
 _BLOCK_NUMBERS_ELSEWHERE = 2**26
 
@@ -40,7 +40,7 @@ class Curator:
         return add_noise(private_sum)
 
     def agree(self, public: torch.Tensor) -> torch.Tensor:
-        """Return one process's tensor on all: the same computation may round differently on each."""
+        """Return one process's tensor on all processes, because the same computation may round differently on each."""
         return public
 
 
@@ -58,8 +58,8 @@ class Estimator:
     Args:
         shapes: of the trainable parameters by name, in the network's order.
         noise_multiplier: noise deviation over sensitivity. Public.
-        expected_batch: sampling probability times the declared number of units. Public: sums are divided by it, never
-            by the size of a batch.
+        expected_batch: sampling probability times the declared number of units. Public: sums are divided by this
+            number, never by the size of a batch.
         curator: adds the noise and agrees on public tensors; None: this process alone.
 
     Attributes:
@@ -104,7 +104,7 @@ class Estimator:
         if active is not None and (active.shape != (self.coordinates,) or not bool(active.any())):
             raise InvalidParameter("active", tuple(active.shape), f"a mask has {self.coordinates} places, one active")
         self.active, self.active_sizes, start = active, dict[str, int](), 0
-        self._chosen: dict[str, torch.Tensor | None] = {}  # indices of a parameter's active coordinates; None: all
+        self._chosen: dict[str, torch.Tensor | None] = {}  # indices of each parameter's active coordinates; None: all
         for name, shape in self.shapes.items():
             size = math.prod(shape)
             chosen = None if active is None else active[start : start + size].nonzero()[:, 0]
@@ -116,10 +116,10 @@ class Estimator:
         """Prepare a step from public data and released history only."""
 
     def add(self, traces: Traces) -> None:
-        """Add a micro-batch of the sample's records; one whose gradient is not finite contributes zero.
+        """Add a micro-batch of the sample's records. A record whose gradient is not finite contributes zero.
 
         Raises:
-            InvalidParameter: too many records at once for exact sums, or `begin_step` was left out.
+            InvalidParameter: too many records at once for exact sums, or `begin_step` was not called.
         """
         blocks = ((self.contributions(self.rows(block)), block.present) for block in self.blocks(traces))
         self._add_sums(exact_sums(blocks, self.bound))
@@ -159,12 +159,12 @@ class Estimator:
         return dict(zip(self.shapes, rows, strict=True))
 
     def blocks(self, traces: Traces) -> Iterator[Traces]:
-        """Yield the traces of few records at a time, `blocks_together` times as many as a cache holds. PRIVATE."""
+        """Yield the traces of few records at a time, `blocks_together` times as many as fit into a cache. PRIVATE."""
         numbers = _BLOCK_NUMBERS.get(traces.layers[0].backprops.device.type, _BLOCK_NUMBERS_ELSEWHERE)
         return traces.split(max(1, self.blocks_together * numbers // self.coordinates))
 
     def scales(self, norms: torch.Tensor, clip: float, part: float = 1.0) -> torch.Tensor:
-        """Return (n,) float64 factors: a norm of `clip` or more becomes this part of the bound, a shorter one less.
+        """Return (n,) float64 factors: they scale norms from `clip` on to `part` of the bound, shorter norms to less.
 
         Args:
             norms: (n,) of the units' gradients. Private. If not finite, the unit contributes zero.
@@ -189,7 +189,7 @@ class Estimator:
         """Resume from `state`."""
 
     def discard(self) -> Sums:
-        """Return what was added since the step began, and forget it: a charge was refused. PRIVATE."""
+        """Return and discard the sums added since the step began, because a charge was refused. PRIVATE."""
         sums, self._sums = self._sums, {}
         return sums
 

@@ -1,6 +1,6 @@
 """Random and ranked freeze ("Differentially Private SGD with Sparse Gradients", 2022, Algorithms 1 and 2).
 
-One mask for each epoch, or for each step; a frozen coordinate has no gradient before clipping and no noise after.
+Each epoch, or each step, has one mask. A frozen coordinate has no gradient before clipping and no noise afterwards.
 Gradual cooling (`privacy.plans.private_steps`) raises the share of frozen coordinates from 0 to its end over the first
 epochs. In the posterior variant, the paper's ablation, frozen coordinates still count towards the clip.
 
@@ -49,9 +49,9 @@ class Freezing:
     """The masks of one training, period by period. Public.
 
     Attributes:
-        config: the rule by which coordinates are frozen, if any.
-        schedule: how many, and for how many steps.
-        estimator: whose coordinates are frozen.
+        config: the rule for freezing coordinates, if any.
+        schedule: number of frozen coordinates, and number of steps per mask.
+        estimator: its coordinates are frozen.
         device: of the estimator's gradients.
         released_sum: (d,) sum of this period's releases, on the CPU; None: none yet, or not ranked.
     """
@@ -63,7 +63,7 @@ class Freezing:
     released_sum: Tensor | None = None
 
     def begin_step(self, step: int) -> None:
-        """Choose a mask at the start of a period, at random or by the last period's releases."""
+        """Choose a mask at the start of a period, at random or from the last period's releases."""
         if self.config.freeze == "none" or (step % self.schedule.period and self.estimator.active is not None):
             return
         rate, d, period = self.schedule.at(step), self.estimator.coordinates, step // self.schedule.period
@@ -75,7 +75,7 @@ class Freezing:
         self.released_sum = None
 
     def remember(self, released: Mapping[str, Tensor], step: int) -> None:
-        """Add a release to the next period's ranking; frozen coordinates get public noise alone."""
+        """Add a release to the next period's ranking; frozen coordinates get only public noise."""
         if self.config.freeze != "ranked":
             return
         flat = torch.cat([value.detach().reshape(-1).cpu() for value in released.values()])

@@ -35,10 +35,10 @@ from privacy.mechanisms.noise import SecureNoise
 # The network, and public randomness for the labels -> traces of the public anchor images.
 AnchorTraces = Callable[[nn.Module, torch.Generator], Traces]
 
-_FEW = 4  # anchors for each vector of a basis up to which their inner products are faster
+_FEW = 4  # anchors per basis vector; up to this, inner products are faster
 _COLUMNS = 4096  # coordinates whose products are added in float32
 _TOGETHER = 16  # combinations at once
-_WEAKEST = 1e-6  # of a direction's squared strength, over the strongest's
+_WEAKEST = 1e-6  # minimum squared strength of a direction, relative to the strongest
 _TINY = 1e-60
 
 
@@ -65,11 +65,11 @@ def orthonormal_basis(
 def basis_of_combinations(
     anchors: Sequence[Part], size: int, generator: torch.Generator, iterations: int = 1
 ) -> torch.Tensor:
-    """Find the basis (k, p) as combinations of the anchors from their inner products, without long decompositions.
+    """Find the basis (k, p) as combinations of the anchors, using inner products instead of long decompositions.
 
-    The random start is a combination of the anchors, too. Matrices of m and k are solved in float64; inner products
-    and combinations round to float32. So a direction less than a thousandth as strong as the strongest gets a vector
-    that is too short, not one of noise; others are orthonormal up to rounding.
+    The random start is a combination of the anchors, too. Matrices of m and k are solved in float64; inner products and
+    combinations round to float32. So a direction less than a thousandth as strong as the strongest gets a vector that
+    is too short, instead of noise; other vectors are orthonormal up to rounding.
 
     Args:
         anchors: parts of m public gradients with p coordinates together.
@@ -80,7 +80,7 @@ def basis_of_combinations(
     products = torch.stack([_inner_products(part) for part in anchors]).sum(dim=0)  # (m, m)
     chosen = torch.randn(len(products), size, generator=generator, dtype=torch.float64).to(products.device)
     for _ in range(iterations):
-        chosen = torch.linalg.qr(products @ chosen)[0]  # (m, k) combinations, of which each is a direction
+        chosen = torch.linalg.qr(products @ chosen)[0]  # (m, k) combinations; each is a direction
     strengths, turn = torch.linalg.eigh(chosen.mT @ products @ chosen)  # ascending
     lengths = strengths.clamp(min=max(_WEAKEST * float(strengths[-1]), _TINY)).sqrt()
     combinations = (chosen @ turn / lengths).mT.float()  # (k, m)
@@ -112,7 +112,7 @@ class GroupBasis:
     """The basis of one group of parameters.
 
     Attributes:
-        index: the group's p places in the active vector: (p,), or a slice if contiguous.
+        index: the group's p positions in the active vector: (p,), or a slice if contiguous.
         size: number of vectors k.
         coordinates: p.
         vectors: (k, p), padded by `aligned_rows`.
@@ -141,10 +141,11 @@ class Gep(Estimator):
         basis_size: k, basis vectors of all groups together, divided by the square roots of the groups' sizes.
         clip: S1, the largest norm of an embedding. Public.
         clip_residual: S2, the largest norm of a residual; None drops residuals (B-GEP). Public.
-        common: of every estimator; the noise multiplier is noise deviation over the sensitivity, sqrt(2) or 1.
+        common: parameters of every estimator; the noise multiplier is noise deviation over the sensitivity, sqrt(2) or
+            1.
         seed: of the anchors' labels and the start of the power iteration. Public.
         iterations: t, power iterations for each basis. Public.
-        groups: "layers" makes each layer a group, "widths" joins those with equal outputs, as the paper does.
+        groups: "layers" makes each layer a group; "widths" joins layers with equal outputs, as in the paper.
     """
 
     blocks_together = 8  # products with a basis are faster with many rows
@@ -167,7 +168,7 @@ class Gep(Estimator):
         self.clip_residual = None if clip_residual is None else positive_finite("clip_residual", clip_residual)
         self.sensitivity = 1.0 if clip_residual is None else math.sqrt(2)  # in units of S1 and S2
         self.iterations = iterations
-        self._groups: dict[str, list[str]] = {}  # names of the parameters that have a basis together
+        self._groups: dict[str, list[str]] = {}  # names of the parameters that share a basis
         for name, shape in shapes.items():
             self._groups.setdefault(name.rpartition(".")[0] if groups == "layers" else str(shape[0]), []).append(name)
         if not len(self._groups) <= basis_size <= self.coordinates:
@@ -183,7 +184,7 @@ class Gep(Estimator):
         self.find_basis(self.parts(self._anchors(model, self._generator)))
 
     def find_basis(self, anchors: Mapping[str, Part]) -> None:
-        """Find the step's basis from the `parts` of the anchors' gradients; a non-finite one counts as zero. Public."""
+        """Find the step's basis from the `parts` of the anchors' gradients; non-finite ones count as zero. Public."""
         finite = torch.stack([squares(part) for part in anchors.values()]).sum(dim=0).isfinite()  # (m,)
         if not bool(finite.all()):
             broken = ~finite[:, None]
@@ -210,7 +211,7 @@ class Gep(Estimator):
             self.bases.append(GroupBasis(index, size, count, aligned_rows(self.curator.agree(basis))))
 
     def _places(self, names: Sequence[str], device: torch.device) -> tuple[torch.Tensor | slice, int]:
-        """Return the places of some parameters' active coordinates in the active vector, and their number."""
+        """Return the positions of some parameters' active coordinates in the active vector, and their number."""
         spans, start = [], 0
         for name, size in self.active_sizes.items():
             stop = start + size
@@ -227,7 +228,7 @@ class Gep(Estimator):
         if not self.bases:
             raise InvalidParameter("basis", None, "begin_step finds the basis before records are added")
         embedding = torch.cat([basis.embed(rows) for basis in self.bases], dim=1)  # (n, k)
-        part = 1 / self.sensitivity  # of the bound for each released part
+        part = 1 / self.sensitivity  # share of the bound for each released part
         parts: dict[str, Part] = {}
         if self.clip_residual is not None:
             for basis, own in zip(self.bases, self._by_group(embedding), strict=True):

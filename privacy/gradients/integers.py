@@ -1,10 +1,10 @@
 """Each unit's clipped contribution as a vector of integers, and exact sums of them.
 
-A unit's gradient is scaled and rounded to steps of a public grid, of which the sensitivity has `bound` = 2^bits. An
-outer product is never written out: if both factors are integers, so is their product.
+A unit's gradient is scaled and rounded to steps of a public grid; the sensitivity is `bound` = 2^bits steps. Outer
+products are never written out: if both factors are integers, so is their product.
 
 Privacy:
-    A unit's contribution is an integer vector z. `exact_sums` measures z itself and puts zero in its place unless
+    A unit's contribution is an integer vector z. `exact_sums` measures z itself and replaces it by zero unless
 
         ||z||^2 (1 + error) <= bound^2,
 
@@ -28,12 +28,12 @@ from privacy.mechanisms.discrete_gaussian import STDDEV_MAX
 from privacy.mechanisms.noise import SecureNoise
 
 GRID_BITS_MAX = 30
-UNITS_MAX = 2**31  # of a sample, and as many public summands: times 2^30 they fit into int64
-ROOM = 2.0**-12  # that scaling leaves below the bound, so that the measured norm stays within it
-_ERROR = 2.0**-13  # relative, of a measured squared norm
-_EXACT = 2.0**53  # integers below are exact in float64
+UNITS_MAX = 2**31  # units of a sample, and as many public summands; times 2^30 they fit into int64
+ROOM = 2.0**-12  # margin that scaling leaves below the bound, so that the measured norm is within the bound
+_ERROR = 2.0**-13  # relative error of a measured squared norm
+_EXACT = 2.0**53  # smaller integers are exact in float64
 _BLOCK = 512  # numbers whose squares are added in float32
-_TOGETHER = 2**16  # integers added together: they stay in a cache
+_TOGETHER = 2**16  # integers added together, so that they fit into a cache
 
 Sums = dict[str, torch.Tensor]  # by name, int64
 
@@ -46,11 +46,11 @@ class Outer(NamedTuple):
 
 
 Part = torch.Tensor | Outer  # contributions of n units: (n, *shape), or factors of it
-Block = tuple[Mapping[str, Part], torch.Tensor | None]  # by name, and the places (n,) that hold a unit; None: all
+Block = tuple[Mapping[str, Part], torch.Tensor | None]  # by name, and the places (n,) that contain a unit; None: all
 
 
 def grid_bits(noise_multiplier: float) -> int:
-    """Return the binary logarithm of the grid steps in a sensitivity: the finest grid whose noise can be drawn.
+    """Return the binary logarithm of the grid steps per sensitivity, for the finest grid whose noise can be drawn.
 
     Raises:
         InvalidParameter: the noise is too wide for any useful grid.
@@ -69,8 +69,8 @@ def whole(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
 def whole_factors(outer: Outer, factors: torch.Tensor, measured: tuple[torch.Tensor, torch.Tensor]) -> Outer:
     """Return integer factors, float64, whose outer products are about `factors` (n,) times those of `outer`.
 
-    Both get the same norm, half of the grid's digits each. Rounding so few digits could lengthen a vector of many equal
-    numbers beyond the room; truncation lengthens none.
+    Both factors get the same norm, with half of the grid's digits each. Rounding so few digits could lengthen a vector
+    of many equal numbers beyond the margin; truncation lengthens none.
 
     Args:
         outer: factors (n, p) and (n, d).
@@ -81,7 +81,7 @@ def whole_factors(outer: Outer, factors: torch.Tensor, measured: tuple[torch.Ten
     left, right = (square.sqrt().clamp(min=tiny) for square in measured)  # (n,)
     halves = (outer.left, (factors * right / left).sqrt()), (outer.right, (factors * left / right).sqrt())
     scaled = (values * factor.to(values.dtype)[:, None] for values, factor in halves)
-    # Many times as fast as trunc; a number beyond 32 bits becomes any other integer.
+    # Much faster than trunc; a number beyond 32 bits becomes an arbitrary integer.
     return Outer(*(values.to(torch.int32).double() for values in scaled))
 
 
@@ -113,8 +113,8 @@ def exact_sums(blocks: Iterable[Block], bound: float) -> Sums:
     """Add up the units' contributions, exactly.
 
     Args:
-        blocks: contributions of n units by name, together one vector a unit, and the places (n,) bool that hold a unit;
-            None: all. PRIVATE.
+        blocks: contributions of n units by name, together one vector per unit, and the places (n,) bool that contain a
+            unit; None: all. PRIVATE.
         bound: largest norm of a unit's integers. A longer or non-finite unit contributes zero.
 
     Returns:
@@ -139,7 +139,7 @@ def exact_sums(blocks: Iterable[Block], bound: float) -> Sums:
 
 
 def _added(total: torch.Tensor | None, part: Part, dropped: torch.Tensor | None) -> torch.Tensor:
-    """Add units except dropped ones (n,) to a float64 total in place; a product is faster than a sum."""
+    """Add all units except those in `dropped` (n,) to a float64 total in place; a product is faster than a sum."""
     if isinstance(part, Outer):
         left, right = (_without(factor, dropped) for factor in part)
         return left.T @ right if total is None else total.addmm_(left.T, right)
@@ -157,7 +157,7 @@ def _without(rows: torch.Tensor, dropped: torch.Tensor | None) -> torch.Tensor:
 
 
 def noisy_sum(private_sum: torch.Tensor, *, bound: float, noise_multiplier: float, noise: SecureNoise) -> torch.Tensor:
-    """Add discrete Gaussian noise of deviation `noise_multiplier * bound` to a sum, exactly as it is priced.
+    """Add discrete Gaussian noise of deviation `noise_multiplier * bound` to a sum, exactly as priced.
 
     Sums and noise are integers: floating-point noise has gaps that reveal low bits of the sum (Mironov 2012).
 

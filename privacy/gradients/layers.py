@@ -1,8 +1,8 @@
 """Per-record gradients of one layer's parameters, from its inputs and the gradients of its outputs.
 
 Autograd returns only the sum over records. The inputs of a layer ("activations") and the gradients of the summed loss
-with respect to its outputs ("backprops") give each record's share. For a linear layer with one position a record it is
-an outer product. Its norm is the product of its factors' norms (Goodfellow 2015, arXiv:1510.01799).
+with respect to its outputs ("backprops") give each record's share. For a linear layer with one position per record it
+is an outer product. Its norm is the product of its factors' norms (Goodfellow 2015, arXiv:1510.01799).
 
 Shapes: `n` records, each with `repeats` adjacent rows of the batch (noise multiplicity; Dockhorn et al. 2022); `t`
 positions of a row (tokens, pixels).
@@ -22,7 +22,7 @@ from privacy.errors import InvalidParameter
 from privacy.gradients.arithmetic import aligned_products
 from privacy.gradients.integers import Outer, Part
 
-_FEW_INPUTS = 32  # numbers that a convolution's kernel sees at once
+_FEW_INPUTS = 32  # input numbers per kernel position
 _FEW_POSITIONS = 64  # rows of a record times output pixels
 
 Shares = dict[str, torch.Tensor]  # parameter name -> (n, *shape of the parameter)
@@ -39,7 +39,7 @@ class LayerTrace:
         backprops: gradient of the summed loss with respect to the outputs, (n * repeats, ...).
         repeats: rows of one record.
         moments: means and inverse deviations of a GroupNorm's rows, (n * repeats, groups) each, if the pass kept them.
-        tied: the network's names of parameters that an earlier layer has too.
+        tied: the network's names of parameters that an earlier layer shares.
     """
 
     name: str
@@ -78,7 +78,7 @@ class LayerTrace:
         return self._kept
 
     def parts(self) -> dict[str, Part]:
-        """Return `shares`, with the weight's as an outer product if each record has one position."""
+        """Return `shares`, with the weight's gradient as an outer product if each record has one position."""
         if not (isinstance(self.layer, nn.Linear) and self.repeats == 1 and self.activations.dim() == 2):
             return dict(self.shares())
         parts: dict[str, Part] = {"weight": Outer(self.backprops, self.activations), "bias": self.backprops}
@@ -105,12 +105,12 @@ def convolution_weight_shares(
 ) -> torch.Tensor:
     """Return each record's weight gradient of a convolution with the geometry of `layer`.
 
-    One grouped convolution with the records as groups and a record's rows as batch, so that memory holds one gradient a
-    record, not a row. A product with patches is faster on a CPU if few numbers enter (the first layer, on images) or a
-    record has few output positions.
+    One grouped convolution with the records as groups and a record's rows as batch, so that memory contains one
+    gradient per record, not per row. On a CPU, a product with patches is faster with few input numbers (the first
+    layer, on images) or few output positions per record.
 
     Args:
-        layer: gives kernel size, stride, padding, dilation and groups.
+        layer: defines kernel size, stride, padding, dilation and groups.
         activations: (n * repeats, channels, h, w).
         backprops: (n * repeats, outputs, h', w'); `outputs` need not be the layer's.
         repeats: rows of one record.
@@ -128,7 +128,7 @@ def convolution_weight_shares(
             values.reshape(n, repeats, *values.shape[1:]).transpose(1, 2).flatten(2)
             for values in (_patches(layer, activations), backprops.flatten(2))
         )  # (n, numbers of a patch, repeats * t) and (n, outputs, repeats * t)
-        # Quicker, on a CPU, with more columns than rows.
+        # Faster on a CPU with more columns than rows.
         found = aligned_products(g, a) if outputs < a.shape[1] else aligned_products(a, g).mT
         return found.reshape(n, *shape)
     a, g = (
@@ -154,7 +154,7 @@ def convolution_weight_shares(
 
 def _patches(layer: nn.Conv2d, activations: torch.Tensor) -> torch.Tensor:
     """Return the patches at each of t positions, without dilation: (rows, channels * kernel, t)."""
-    assert not isinstance(layer.padding, str)  # refused by the caller
+    assert not isinstance(layer.padding, str)  # rejected by the caller
     (across_h, across_w), (step_h, step_w), (pad_h, pad_w) = layer.kernel_size, layer.stride, layer.padding
     padded = functional.pad(activations, (pad_w, pad_w, pad_h, pad_h))
     seen = padded.unfold(2, across_h, step_h).unfold(3, across_w, step_w)  # (rows, channels, h', w', *kernel)
@@ -173,7 +173,7 @@ def _convolution(trace: LayerTrace, wanted: Collection[str]) -> Shares:
 
 
 def _group_norm(trace: LayerTrace, _wanted: Collection[str]) -> Shares:
-    # The channels of all rows, side by side as those of one image, have the rows' gradients.
+    # As the channels of one image, the channels of all rows give the rows' gradients.
     layer = trace.layer
     assert isinstance(layer, nn.GroupNorm)
     rows, channels = len(trace.activations), layer.num_channels
@@ -188,7 +188,7 @@ def _group_norm(trace: LayerTrace, _wanted: Collection[str]) -> Shares:
         x.reshape(1, rows * channels, positions),
         mean.reshape(1, -1),
         inverse.reshape(1, -1),
-        x.new_ones(rows * channels),  # not used, but torch 2.11 asks where it is
+        x.new_ones(rows * channels),  # not used, but torch 2.11 checks its device
         1,
         rows * channels,
         positions,

@@ -1,7 +1,7 @@
-"""One backward pass that keeps every layer's inputs and output gradients, to measure and clip each record's gradient.
+"""One backward pass that stores every layer's inputs and output gradients, to measure and clip per-record gradients.
 
-Book-keeping (Bu et al. 2022, arXiv:2210.00038): the pass computes gradients of layer outputs only; weight gradients
-are taken once, after every record has its scale.
+Book-keeping (Bu et al. 2022, arXiv:2210.00038): the pass computes only gradients of layer outputs. Weight gradients are
+computed once, after every record has its scale.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from privacy.gradients.arithmetic import aligned_linear, is_aligned
 from privacy.gradients.integers import Part
 from privacy.gradients.layers import RULES, LayerTrace, Shares
 
-_FEW_NUMBERS = 2**21  # of a layer's per-record gradients that may exist all at once
+_FEW_NUMBERS = 2**21  # numbers of a layer's per-record gradients that may exist at once
 
 Losses = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (outputs, targets) -> (rows,)
 
@@ -32,7 +32,7 @@ class Traces:
     Attributes:
         layers: one for each layer with trainable parameters.
         records: number of places n.
-        present: (n,) bool, places that hold a record; None: all. Empty places contribute nothing.
+        present: (n,) bool, places that contain a record; None: all. Empty places contribute nothing.
     """
 
     layers: list[LayerTrace]
@@ -40,9 +40,9 @@ class Traces:
     present: torch.Tensor | None = None
 
     def parts(self) -> dict[str, Part]:
-        """Return each record's gradient by parameter name, as outer products where that is shorter.
+        """Return each record's gradient by parameter name, as outer products if these are smaller.
 
-        A tied parameter's gradient is the sum over its layers, written out: a sum of outer products is not one.
+        A tied parameter's gradient is the sum over its layers, written out, because a sum of outer products is not one.
         """
         tied = {name for layer in self.layers for name in layer.tied.values()}
         found: dict[str, Part] = {}
@@ -54,7 +54,7 @@ class Traces:
         return found | written
 
     def split(self, records: int) -> Iterator[Traces]:
-        """Yield parts of at most so many records, all of one size and without a copy; skip parts without a record.
+        """Yield parts of at most `records` records, of equal size and without a copy; skip parts without a record.
 
         Gradients of small layers are computed for all records at once.
         """
@@ -82,7 +82,7 @@ class Traces:
 
 
 def add_shares(found: Shares, shares: Shares) -> None:
-    """Add per-record gradients; only tied parameters are present already."""
+    """Add per-record gradients; only tied parameters are already present."""
     for key, share in shares.items():
         found[key] = found[key] + share if key in found else share
 
@@ -120,7 +120,7 @@ def trace_gradients(
     repeats: int = 1,
     present: torch.Tensor | None = None,
 ) -> Traces:
-    """Run one forward and one backward pass and keep every layer's trace.
+    """Run one forward and one backward pass and store every layer's trace.
 
     Args:
         model: checked by `check_model`.
@@ -128,7 +128,7 @@ def trace_gradients(
         inputs: (n * repeats, ...) rows of private records; rows of one record are adjacent.
         targets: (n * repeats, ...).
         repeats: rows of each record, whose mean loss is the record's.
-        present: (n,) bool, places that hold a record; None: all.
+        present: (n,) bool, places that contain a record; None: all.
 
     Raises:
         InvalidParameter: the losses do not have one number for each row.
@@ -143,7 +143,7 @@ def trace_gradients(
         if loss.shape != (len(inputs),):
             raise InvalidParameter("losses", tuple(loss.shape), f"one number for each of the {len(inputs)} rows")
         (loss.sum() / repeats).backward()  # type: ignore[no-untyped-call]
-    traces, names = [], {id(parameter): name for name, parameter in model.named_parameters()}  # of ties, the first
+    traces, names = [], {id(parameter): name for name, parameter in model.named_parameters()}  # the first tied name
     for name, (layer, activations, version, moments) in seen.items():
         if activations._version != version:
             raise PrivacyError(f"the input of layer {name} was overwritten in place")
@@ -166,7 +166,7 @@ class _Seen(NamedTuple):
 
 @contextmanager
 def _outputs_only(model: nn.Module, seen: dict[str, _Seen], backprops: dict[str, torch.Tensor]) -> Iterator[None]:
-    """Within the block, store inputs and gradients of layer outputs, and compute no gradients of parameters."""
+    """Within the block, store layer inputs and output gradients, and compute no parameter gradients."""
     watched: dict[str, nn.Module] = {}
     parameters: list[nn.Parameter] = []
     for name, layer in model.named_modules():
@@ -194,7 +194,7 @@ def _outputs_only(model: nn.Module, seen: dict[str, _Seen], backprops: dict[str,
 
     handles = [layer.register_forward_hook(partial(watch, name)) for name, layer in watched.items()]
     try:
-        # The rules read which parameters are trainable, so the flags are put back before anything is measured.
+        # The rules read which parameters are trainable, so the flags are restored before anything is measured.
         for parameter in parameters:
             parameter.requires_grad_(False)
         yield

@@ -1,13 +1,13 @@
-"""Test whether this machine computes a record the same way in every place of a pass, whatever the others hold.
+"""Test whether this machine computes a record identically in every place of a pass, for any content of the others.
 
-`privacy.gradients.arithmetic` assumes it. Everything here is public: records of a public stream, released weights,
+`privacy.gradients.arithmetic` assumes this. Everything here is public: records of a public stream, released weights,
 neighbours drawn with a public seed, and the answer.
 
-Three passes are compared: a few records mixed at random over all places; all of these but the first, in half of the
-places among random others; and the first alone in all places. Each record is missing from at least one pass, so a
-machine on which the largest record of a pass changes the rest is detected. A layer's inputs, output gradients and
-parameter gradients must be equal to the last bit in every place. The integers that an estimator adds for some places
-must be the sum of those that their records add from one place.
+Three passes are compared. In the first, a few records are mixed at random over all places. In the second, all of these
+except the first are in half of the places, among random others. In the third, the first record alone is in all places.
+Each record is missing from at least one pass, which detects a machine on which the largest record of a pass changes the
+rest. A layer's inputs, output gradients and parameter gradients must be equal to the last bit in every place. The
+integers that an estimator adds for some places must be the sum of the integers that their records add from one place.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from privacy.gradients.per_sample import Traces, trainable
 
 _TRIED = 4  # records that are compared
 _SEED = 0  # public
-_WEIGHT_SPREAD, _NUMBER_SPREAD = 0.3, 0.05  # of perturbations: of a matrix over the root of its inputs; of all else
+_WEIGHT_SPREAD, _NUMBER_SPREAD = 0.3, 0.05  # perturbation: matrices (over root of inputs); others
 
 
 @torch.no_grad()
@@ -44,7 +44,7 @@ def moved(model: nn.Module, generator: torch.Generator) -> nn.Module:
 
 
 def trial_passes(size: int, records: int, generator: torch.Generator) -> Iterator[torch.Tensor]:
-    """Yield the passes of a test of `size` places: the record (size,) of each place; the first pass has all of them."""
+    """Yield the passes of a test of `size` places: the record of each place (size,). The first pass has all records."""
     tried = min(_TRIED, size, records)
     yield torch.arange(size)[torch.randperm(size, generator=generator)] % tried
     beside = torch.randint(min(1, records - 1), records, (size,), generator=generator)
@@ -54,7 +54,7 @@ def trial_passes(size: int, records: int, generator: torch.Generator) -> Iterato
 
 
 class Places:
-    """Each record's numbers in its first place, with which all other places are compared."""
+    """Each record's numbers in its first place, for comparison with all other places."""
 
     def __init__(self, first_pass: torch.Tensor) -> None:
         self.tried = int(first_pass.max()) + 1
@@ -72,7 +72,7 @@ class Places:
 
 
 def rows_alike(compute: Callable[[torch.Tensor], torch.Tensor], size: int, records: int) -> bool:
-    """Return whether a function of rows computes each row the same way in every place.
+    """Return whether a function of rows computes each row identically in every place.
 
     Args:
         compute: indices (size,) of public records -> (size, ...).

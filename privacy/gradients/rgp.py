@@ -1,7 +1,7 @@
 """Reparametrised gradient perturbation (Yu et al., ICML 2021, arXiv:2106.09352, Algorithms 1 and 2), and RGP-random.
 
 A weight W (p, d) is L R + (W - L R). Columns of L (p, r) and rows of R (r, d) are orthonormal. Only the gradients of L
-and R are taken by record: r (p + d) numbers instead of p d. With activations a and backprops g of the layer,
+and R are computed per record: r (p + d) numbers instead of p d. With activations a and backprops g of the layer,
 
     dL = sum_t g_t (R a_t)^T,    dR = sum_t (L^T g_t) a_t^T.
 
@@ -61,11 +61,11 @@ class Rgp(Estimator):
     """RGP, or RGP-random.
 
     Args:
-        model: its linear and ungrouped convolutional layers get carriers if larger than the rank.
+        model: its linear and ungrouped convolutional layers get carriers if they are larger than the rank.
         rank: largest r of a layer. Public.
         rank_fraction: largest rank as a share of a matrix's smaller side, in (0, 1]. Public.
         clip: C, the largest joint norm of one record's gradients and the sensitivity. Public.
-        common: of every estimator; the noise multiplier is noise deviation over C.
+        common: parameters of every estimator; the noise multiplier is noise deviation over C.
         shapes: of its trainable parameters, by name.
         warm_up_steps: steps whose carriers come from the weights themselves.
         random: draw new random carriers in every step (RGP-random).
@@ -117,13 +117,13 @@ class Rgp(Estimator):
                 left, right = (torch.linalg.qr(columns)[0].to(matrix) for columns in normal)  # (p, r) and (d, r)
                 right = right.mT
             else:
-                if self.steps >= self.warm_up_steps and self.steps > 0:  # at the first step nothing has moved yet
+                if self.steps >= self.warm_up_steps and self.steps > 0:  # at the first step no weight has changed yet
                     matrix = matrix - start.flatten(1)
                 left, right = carriers_of(matrix, rank, generator, self.iterations)
             self._carriers[name] = self.curator.agree(left), self.curator.agree(right)
 
     def add(self, traces: Traces) -> None:
-        """Clip each record's gradients of carriers and all else jointly, and sum."""
+        """Clip each record's gradients of carriers and other parameters jointly, and sum."""
         if self._start and not self._carriers:
             raise InvalidParameter("carriers", None, "begin_step finds the carriers before records are added")
         parts = self.carrier_shares(traces)  # name -> (n, ...)

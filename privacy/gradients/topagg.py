@@ -23,9 +23,9 @@ from privacy.errors import InvalidParameter
 from privacy.gradients.estimator import Common, Estimator
 from privacy.gradients.integers import Part, squares, whole
 
-_STRIDE = 64  # of the sample that estimates how many coordinates to sort
-_MARGIN = 1.6  # times the estimate is sorted
-_WIDER = 3  # times more if the sample misled
+_STRIDE = 64  # stride of the sample that estimates how many coordinates to sort
+_MARGIN = 1.6  # factor on the estimate
+_WIDER = 3  # further factor if the estimate was too small
 _BLOCK = 128  # coordinates whose squares are added in float32
 
 
@@ -38,7 +38,7 @@ def norm_top_k(rows: torch.Tensor, keep: float, lengths: torch.Tensor) -> torch.
         lengths: (n,) the rows' squared norms. Private.
 
     Returns:
-        (n, d). Where the bound falls among coordinates of one size, none of these is kept.
+        (n, d). If the bound falls among coordinates of equal magnitude, none of these is kept.
     """
     if keep == 1:
         return rows
@@ -55,13 +55,13 @@ def norm_top_k(rows: torch.Tensor, keep: float, lengths: torch.Tensor) -> torch.
 
 @np.errstate(over="ignore", invalid="ignore")
 def _largest_left_out(row: npt.NDArray[np.float32], keep: float, length: float) -> float:
-    """Return the largest magnitude of a row (d,) that no longer fits; zero for a row of zeros.
+    """Return the largest magnitude of a row (d,) that does not fit any more; zero for a row of zeros.
 
-    Sort only the largest coordinates: as many as a sample suggests, more if it misled.
+    Sort only the largest coordinates: as many as a sample suggests, or more if that was too few.
     """
     if not 0 < length < math.inf:
         return 0.0
-    magnitudes = np.abs(row).view(np.int32)  # as integers, floats that are not negative keep their order
+    magnitudes = np.abs(row).view(np.int32)  # as integers, non-negative floats keep their order
     sample = np.sort(magnitudes[::_STRIDE])[::-1].view(np.float32)
     many = int((_fitting(sample, keep * float(np.dot(sample, sample))) + 1) * _STRIDE * _MARGIN)
     while True:
@@ -77,7 +77,7 @@ def _largest_left_out(row: npt.NDArray[np.float32], keep: float, length: float) 
 
 
 def _fitting(descending: npt.NDArray[np.float32], limit: float) -> int:
-    """Return how many of the first magnitudes (d,) fit into a squared norm."""
+    """Return how many of the leading magnitudes (d,) fit into a squared norm."""
     end = len(descending) // _BLOCK * _BLOCK
     blocks = descending[:end].reshape(-1, _BLOCK)
     before = np.concatenate([[0.0], np.cumsum(np.vecdot(blocks, blocks), dtype=np.float64)])  # of whole blocks
@@ -88,14 +88,14 @@ def _fitting(descending: npt.NDArray[np.float32], limit: float) -> int:
 
 
 class TopAggSgd(Estimator):
-    """DP-SGD in which each record keeps its gradient's largest coordinates.
+    """DP-SGD that keeps the largest coordinates of each record's gradient.
 
     Args:
         shapes: of the trainable parameters, by name.
         clip: C. Public.
         keep: k in (0, 1], the share of the squared norm that is kept; 1 is plain DP-SGD. Public. The sensitivity is
             sqrt(k) C.
-        common: of every estimator; the noise multiplier is noise deviation over sqrt(k) C.
+        common: parameters of every estimator; the noise multiplier is noise deviation over sqrt(k) C.
     """
 
     def __init__(self, shapes: Mapping[str, torch.Size], *, clip: float, keep: float, **common: Unpack[Common]) -> None:

@@ -1,1 +1,1 @@
-"""Code that touches private data or draws secret noise: key streams, the discrete Gaussian, shards, clipping."""
+"""Code that reads private data or draws secret noise: key streams, the discrete Gaussian, shards, clipping."""

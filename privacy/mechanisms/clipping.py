@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from privacy.errors import InvalidParameter, PrivacyError
 
-_BLOCK_ROWS = 512  # Worked on at once, to stay in the processor's cache.
+_BLOCK_ROWS = 512  # Rows per block, so that they fit into the CPU's cache.
 NORM_MIN = 1e-150  # Its square is still a normal double.
-INTEGER_MAX = 1 << 20  # Keeps the exact sum of squares of 2^22 coordinates inside int64.
+INTEGER_MAX = 1 << 20  # Keeps the exact sum of squares of 2^22 coordinates within int64.
 
 
 def clip_integer_rows(rows: npt.NDArray[Any], norm_max: float) -> npt.NDArray[np.int64]:
@@ -78,7 +78,7 @@ def clip_integer_parts(
     clipped = np.zeros(rows.shape, dtype=np.int64)
     for start in range(0, len(rows), _BLOCK_ROWS):
         values = rows[start : start + _BLOCK_ROWS].astype(np.int64)
-        # Sums of squares are exact, and the rest is rounded as IEEE 754 says: no other row changes a bit of it.
+        # Sums of squares are exact, and the rest is rounded by IEEE 754, so no other row changes a bit of the result.
         squares = [np.square(values[:, part]).sum(axis=1).astype(np.float64) for part in parts]
         long = np.sqrt(np.sqrt(sum(square * square for square in squares)))  # (block,)
         shrink = 1 - 2.0**-40  # more than the rounding above

@@ -1,17 +1,17 @@
 """The exact discrete Gaussian N_Z(0, stddev^2): P(z) proportional to exp(-z^2 / (2 stddev^2)) on the integers.
 
-Rejection from a step function, in which floating point never decides anything that it could get wrong:
+Rejection from a step function. Floating point never makes a decision that rounding could change:
 
 1. The integers are cut into cells of `width` (a power of two near stddev/32, or 1) and two tails. A cell is drawn
    with probability weight/2^64, where the weights are integers (an alias table, so exactly), then z uniformly in it.
 2. z is accepted when u < exp(-z^2 / (2 stddev^2)) * scale * width / weight, for u uniform in [0, 1). The weights
    dominate, so the right side never exceeds one; an accepted z has probability proportional to exactly weight/width
    times that, which is scale * exp(-z^2 / (2 stddev^2)), whatever the weights are.
-3. The comparison uses the first 52 bits of u and a double that is good to 2^-43 relative. It takes the answer only when
-   2^-40 of slack does not change it. Otherwise (once in 2^39 draws) more bits of u are drawn and the exponential is
+3. The comparison uses the first 52 bits of u and a double with a relative error of 2^-43. It accepts the answer only if
+a slack of 2^-40 does not change it. Otherwise (once in 2^39 draws) more bits of u are drawn and the exponential is
    enclosed between integers until the answer is certain.
 
-The result is the distribution itself, not an approximation of it; stddev is the exact rational that its float is.
+The result has exactly this distribution, without approximation; stddev is the exact rational value of its float.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from privacy.errors import InvalidParameter
 
 STDDEV_MAX = 2.0**45  # Keeps every proposed integer exact in a double.
 REACH = 13  # Cells cover |z| <= 13 stddev, beyond which lies 2^-125 of the mass; the tails take the rest.
-PREFIX_BITS = 52  # Of u, compared in floating point.
-TAIL_WIDTH_LOG2 = 6  # Of a tail's blocks, in cells: at least one stddev.
+PREFIX_BITS = 52  # Bits of u that are compared in floating point.
+TAIL_WIDTH_LOG2 = 6  # Length of a tail's blocks, in cells: at least one stddev.
 SLACK = 2.0**-40  # Relative slack of that comparison. Error: x^2/2 <= 98 at 2^-51 relative, exp and factors at 2^-49.
 
 _SLOT_BITS = 11  # 2 * (13 * 64 + 1) cells and 2 tails fit into 2048 slots.
@@ -72,7 +72,8 @@ def step_table(stddev: float, reach: int = REACH) -> StepTable:
 
     Args:
         stddev: standard deviation parameter.
-        reach: how many stddev the cells cover, 1 to 13; less sends more draws through the tails' exact arithmetic.
+        reach: number of stddev that the cells cover, 1 to 13; fewer send more draws through the tails' exact
+            arithmetic.
 
     Raises:
         InvalidParameter: stddev is not a positive finite number of at most 2^45.
@@ -93,7 +94,7 @@ def step_table(stddev: float, reach: int = REACH) -> StepTable:
     scale = 2.0**64 * (1 - 2.0**-20) / (float(height.sum()) + 2 * tail)
     # Dominate: 2^-40 covers the rounding of `height`, +1 the rounding of the product and all underflow.
     weights = [math.ceil(scale * h * (1 + SLACK)) + 1 for h in [*height.tolist(), tail, tail]]
-    weights[cells] += (1 << 64) - sum(weights)  # the rest goes to the cell at zero, where it costs 2^-20 of speed
+    weights[cells] += (1 << 64) - sum(weights)  # the rest goes to the cell at zero; it costs 2^-20 of speed
     threshold, alias = _alias_table(weights)
     exact_scale = Fraction(scale)
     ratio = np.array([float(exact_scale * width / weight) for weight in weights[:-2]])
@@ -120,9 +121,9 @@ def draw(n: int, table: StepTable, words: Words, slack: float = SLACK) -> npt.ND
     """Draw n independent integers from N_Z(0, table.stddev^2).
 
     Args:
-        n: how many.
+        n: number of integers.
         table: from `step_table`.
-        words: returns that many fresh uniform 64-bit words.
+        words: returns a requested number of fresh uniform 64-bit words.
         slack: relative slack of the floating-point comparison; more sends more draws through exact arithmetic.
 
     Returns:
@@ -169,7 +170,7 @@ def _round(n: int, table: StepTable, words: Words, slack: float) -> npt.NDArray[
 
 
 def _tail(entry: int, table: StepTable, words: Words) -> tuple[int, bool]:
-    """Propose from a tail: block b with probability 2^-(b+1), uniform within; return the integer and its fate."""
+    """Propose from a tail: block b with probability 2^-(b+1), uniform within; return the integer, True if accepted."""
     block, start, width_log2 = 0, table.cells << table.width_log2, table.width_log2 + TAIL_WIDTH_LOG2
     while not int(words(1)[0]) >> 63:
         block += 1
@@ -184,7 +185,7 @@ def _tail(entry: int, table: StepTable, words: Words) -> tuple[int, bool]:
 def exact_below(prefix: int, bits: int, z: int, stddev: float, factor: Fraction, words: Words) -> bool:
     """Return whether u < factor * exp(-z^2 / (2 stddev^2)) for a uniform u that begins with `bits` known bits.
 
-    Draws further bits of u until the enclosure decides; ends with probability one.
+    Draws further bits of u until the enclosure decides; terminates with probability one.
     """
     exponent = Fraction(z) ** 2 / (2 * Fraction(stddev) ** 2)
     while True:
@@ -217,7 +218,7 @@ def exp_bounds(x: Fraction, bits: int) -> tuple[int, int]:
         term_low = (term_low * small_low >> guard) // k
         term_high = -(-_shift_up(term_high * (small_low + 1), guard) // k)
         low, high = (low - term_high, high - term_low) if k % 2 else (low + term_low, high + term_high)
-    low, high = low - 2, high + 2  # the series after its last term, which is below one unit
+    low, high = low - 2, high + 2  # the remainder of the series, which is below one unit
     for _ in range(halvings):
         low, high = low * low >> guard, _shift_up(high * high, guard)
     shift = guard - bits

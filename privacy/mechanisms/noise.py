@@ -20,8 +20,8 @@ SECRET_BYTES_MIN = 16
 def derive_key(secret: bytes, *labels: str | int) -> bytes:
     """Derive a 32-byte key for one purpose from a job's secret with HKDF-SHA256 (RFC 5869).
 
-    Different label sequences give independent keys: each label is encoded with its type and length. With attempt and
-    step among the labels, no two attempts share noise.
+    Different label sequences give independent keys, because each label is encoded with its type and length. With
+    attempt and step among the labels, no two attempts share noise.
 
     Args:
         secret: the job's secret, at least 16 bytes from the operating system's generator. Private.
@@ -47,8 +47,8 @@ def derive_key(secret: bytes, *labels: str | int) -> bytes:
 class SecureNoise:
     """A cryptographic generator; the same key gives the same draws in the same order.
 
-    Use one object for each derived key, in one thread and not across a fork: a second reader would repeat noise, so
-    copying and pickling raise TypeError.
+    Use one object per derived key, in one thread and not across a fork. A second reader would repeat noise, so copying
+    and pickling raise TypeError.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -62,7 +62,7 @@ class SecureNoise:
         """Return `SecureNoise(derive_key(secret, *labels))`."""
         return cls(derive_key(secret, *labels))
 
-    def __reduce__(self) -> NoReturn:  # copy and deepcopy call it, too
+    def __reduce__(self) -> NoReturn:  # copy and deepcopy also call this
         raise TypeError("a copy would repeat secret noise")
 
     def integers64(self, n: int) -> npt.NDArray[np.uint64]:
@@ -77,7 +77,7 @@ class SecureNoise:
     def discrete_gaussian(self, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
         """Draw independent integers from the exact discrete Gaussian N_Z(0, stddev^2).
 
-        Defined by Canonne, Kamath & Steinke 2020 (arXiv:2004.00010), sampled by `discrete_gaussian.draw` without
+        Defined by Canonne, Kamath & Steinke 2020 (arXiv:2004.00010). `discrete_gaussian.draw` samples without
         approximation: given uniform key stream bytes, each integer has exactly its probability.
 
         Args:

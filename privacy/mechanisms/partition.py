@@ -1,4 +1,4 @@
-"""Bound one unit's contribution: disjoint shards by keyed hash for votes, one record a subject for sums.
+"""Bound one unit's contribution: disjoint shards by keyed hash for votes, one record per subject for sums.
 
 Shards: compare the runs on neighbours D and D', where D' has one more unit. A denotes the shards of the units of D. If
 A has the same distribution in both runs, then given A = a the releases are those of neighbours with fixed shards: only
@@ -13,7 +13,7 @@ A has the same distribution in both runs:
   to D is again uniform. So the numbers of D's units, and A, have the same distribution in both runs, for all jobs on
   the dataset together.
 
-Sums: a sum over records has the sensitivity of one record only if a unit owns one. Votes are sums over teachers.
+Sums: a sum over records has the sensitivity of one record only if a unit owns one record. Votes are sums over teachers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def record_units(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -
     """Return rows (n, 8 + pixels) uint8 of private labels (n,) and images (n, ...); equal records share a shard.
 
     Raises:
-        InvalidParameter: the two differ in length.
+        InvalidParameter: labels and images differ in length.
     """
     if len(images) != len(labels):
         raise InvalidParameter("labels", "(hidden)", "there is one label for each image")
@@ -64,7 +64,7 @@ def shard_of(units: npt.NDArray[np.uint8], key: bytes, shards: int) -> npt.NDArr
         A shard is a function of (key, unit) alone, so adding or removing a unit changes one shard and no other.
 
     Raises:
-        InvalidParameter: the key or the number of shards is out of range, or units are no rows of bytes.
+        InvalidParameter: the key or the number of shards is out of range, or units are not rows of bytes.
     """
     if not 1 <= shards <= SHARDS_MAX:
         raise InvalidParameter("shards", shards, f"between 1 and {SHARDS_MAX} shards")
@@ -77,7 +77,7 @@ def shard_of(units: npt.NDArray[np.uint8], key: bytes, shards: int) -> npt.NDArr
 
 
 def shard_members(assigned: npt.NDArray[np.int64], shards: int) -> list[npt.NDArray[np.int64]]:
-    """Return for each shard the indices of its records, ascending; empty shards have empty arrays."""
+    """Return the ascending indices of each shard's records; empty shards have empty arrays."""
     order = np.argsort(assigned, kind="stable")
     ends = np.cumsum(np.bincount(assigned, minlength=shards))
     return np.split(order, ends[:-1])
@@ -111,7 +111,7 @@ def _rows(units: npt.NDArray[np.uint8]) -> Iterator[memoryview]:
 def one_record_each(
     private_subjects: npt.NDArray[np.int64], private_records: Iterable[npt.NDArray[np.uint8]], key: bytes
 ) -> npt.NDArray[np.int64]:
-    """Choose one record of every subject: the one with the smallest BLAKE2b digest under a secret key.
+    """Choose one record of every subject: the record with the smallest BLAKE2b digest under a secret key.
 
     Args:
         private_subjects: (n,) each record's subject. Private.
@@ -140,13 +140,13 @@ def one_record_each(
     if not digests:
         return np.zeros(0, dtype=np.int64)
     high, low = np.frombuffer(digests, dtype=">u8").reshape(-1, 2).T
-    order = np.lexsort((low, high, private_subjects))  # by subject, then by digest; equal ones keep their order
+    order = np.lexsort((low, high, private_subjects))  # by subject, then by digest; equal digests keep their order
     sorted_subjects = private_subjects[order]
     first = np.append(True, sorted_subjects[1:] != sorted_subjects[:-1])
     return np.sort(order[first])
 
 
 def assert_one_record_each(private_subjects: npt.NDArray[np.int64]) -> None:
-    """Raise ContributionUnbounded if a subject owns two of the records of a sum; call it before the charge."""
+    """Raise ContributionUnbounded if a subject owns two records of a sum. Call this before the charge."""
     if len(np.unique(private_subjects)) != len(private_subjects):
         raise ContributionUnbounded("a subject would add more than one record to a sum")

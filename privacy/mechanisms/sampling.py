@@ -1,4 +1,4 @@
-"""Poisson sampling: every unit enters a batch by its own coin, as the accountant assumes."""
+"""Poisson sampling: every unit's own coin decides whether it enters a batch, as the accountant assumes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def poisson_sample(units: int, probability: float, noise: SecureNoise) -> npt.ND
         noise: a generator of this step alone.
 
     Returns:
-        (batch,) ascending indices, possibly none. PRIVATE, their number too: amplification needs an unknown sample.
+        (batch,) ascending indices, possibly none. PRIVATE, also their number: amplification needs an unknown sample.
 
     Privacy:
         Each unit is drawn independently with at most `probability` (rounded down to a multiple of 2^-53). So
@@ -43,15 +43,15 @@ def deal_passes(
     """Divide a sample into groups by each unit's own coin, and each group into passes of one size.
 
     Args:
-        drawn: (batch,) of `poisson_sample`, ascending. PRIVATE.
-        units: as there. PRIVATE.
+        drawn: (batch,) result of `poisson_sample`, ascending. PRIVATE.
+        units: number of units, as for `poisson_sample`. PRIVATE.
         size: places of a pass. Public.
         groups: number of groups. Public.
         noise: a generator of this step and purpose alone.
 
     Returns:
         For each group its passes (size,) of ascending indices, with `NOBODY` in the empty places at the end. PRIVATE,
-        their number too.
+            including their number.
 
     Privacy:
         A unit's group does not depend on the other units. So one more unit changes only its own group's passes, where

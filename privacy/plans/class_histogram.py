@@ -1,4 +1,4 @@
-"""Plan of the class histogram: one noisy count for each declared class, for a small part of the budget."""
+"""Plan of the class histogram: one noisy count per declared class, for a small part of the budget."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SENSITIVITY = 1.0  # see `histogram_event`
 
 
 class ClassHistogramConfig(RecipeConfig):
-    """A configuration without options."""
+    """Configuration of the class histogram, which has no options."""
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Turn a budget into the noise of one release of all class counts.
+    """Compute the noise of one release of all class counts from a budget.
 
     Raises:
-        InvalidParameter: an option was given, or the budget is too small.
+        InvalidParameter: an option is set, or the budget is too small.
     """
     if options:
         raise InvalidParameter("options", sorted(options), "a class histogram has none: its noise follows from epsilon")

@@ -18,17 +18,17 @@ from privacy.plans.plan import GENERATOR_NOTES, Plan, PublicFacts, Recipe, Stage
 
 VOTES = "votes"  # the only stage
 IMAGES_MAX = 200_000
-TEACHER_BYTES = 16  # of a number that a teacher learns: the weight, its gradient and Adam's two moments, float32
-TEACHER_PARAMETERS_MAX = 4_000_000_000  # of all teachers: 64 GB, which one large GPU holds
+TEACHER_BYTES = 16  # bytes per trained number of a teacher: weight, gradient and Adam's two moments, float32
+TEACHER_PARAMETERS_MAX = 4_000_000_000  # numbers of all teachers: 64 GB, which fit into one large GPU
 UNITS_PER_TEACHER_MIN = 4
-_NOTE_FROM_BYTES = 16 * 10**9  # of teachers' memory, more than a small machine has
-# k of 784 pixels and beta of the preset "published": with much noise for each teacher (epsilon 1) and with little (10).
+_NOTE_FROM_BYTES = 16 * 10**9  # bytes of teachers' memory that exceed a small machine
+# k of 784 pixels and beta in the preset "published": with much noise per teacher (epsilon 1) and with little (10).
 _LOUD, _QUIET, _QUIET_FROM = (200, 0.7), (350, 0.2), 1.0  # mu of the whole budget
 _KERNEL_TOP_K = 400  # of 784 pixels, in the preset "kernel"
 
 
 class DataLensConfig(ClassFractionsConfig):
-    """Public parameters of one DataLens training, with the paper's letters where it has one."""
+    """Public parameters of one DataLens training, with the paper's letters where available."""
 
     teachers: int = Field(
         4000,
@@ -111,7 +111,7 @@ class DataLensConfig(ClassFractionsConfig):
         return sum(map(math.prod, sizes.values()))
 
     def topagg(self, facts: PublicFacts, stddev: float) -> TopAggConfig:
-        """Return the aggregation of votes with that noise."""
+        """Return the configuration of vote aggregation with noise `stddev`."""
         return TopAggConfig(
             k=self.top_k,
             c=self.clip,
@@ -134,11 +134,11 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 def config_from_options(options: Mapping[str, Any], mu: float, facts: PublicFacts) -> DataLensConfig:
-    """Complete the options of a request. Given values win; nothing is read from private data.
+    """Complete the options of a request. Given values take precedence; nothing is read from private data.
 
     Args:
         options: a preset and options that override its values.
-        mu: of the whole budget, as one Gaussian release.
+        mu: the whole budget, as one Gaussian release.
         facts: declared by the owner.
 
     Raises:
@@ -156,11 +156,11 @@ def config_from_options(options: Mapping[str, Any], mu: float, facts: PublicFact
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Turn a budget into a number of votes, or into their noise.
+    """Compute the number of votes, or their noise, from a budget.
 
     Raises:
-        InvalidParameter: an option is out of range, k > d, or the budget is too small. Or there are more teachers than
-            the declared units support or memory holds.
+        InvalidParameter: an option is out of range, k > d, or the budget is too small; or there are too many teachers
+            for the declared units or the memory.
     """
     config = config_from_options(options, mu_of(budget_nano), facts)
     if config.top_k > facts.pixels:

@@ -1,4 +1,4 @@
-"""Plan of the dp_classifier recipe: a classifier whose every gradient step is private."""
+"""Plan of the dp_classifier recipe: a classifier trained by private gradient steps."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Turn a budget into the noise of a classifier's training.
+    """Compute the noise of a classifier's training from a budget.
 
     Raises:
         InvalidParameter: an option does not fit the dataset or the budget.

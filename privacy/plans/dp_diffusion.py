@@ -1,8 +1,8 @@
-"""Plan of the dp_diffusion recipe: a diffusion model whose every gradient step is private.
+"""Plan of the dp_diffusion recipe: a diffusion model trained by private gradient steps.
 
 A start may be released first, paid from the same budget: class Gaussians (the recipe `moments`), or noisy mean images
-of the classes (Gong et al. 2025, DP-FETA). One release of the latter is a Poisson sample's sum of clipped half-size
-images, class by class. So a unit moves one sum of the release by at most the clip.
+of the classes (Gong et al. 2025, DP-FETA). One release of mean images contains, for each class, the sum of clipped
+half-size images over a Poisson sample. So a unit changes one sum of the release by at most the clip.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CENTRAL = "central_images"
 
 
 class DpDiffusionConfig(StepsConfig):
-    """Public parameters of one diffusion model. `multiplicity` is K, noise levels of each record in a step."""
+    """Public parameters of one diffusion model. `multiplicity` is K: noise levels per record in a step."""
 
     features: int = Field(32, ge=4, le=512, description="Channels of the U-Net at full size.")
     blocks: int = Field(2, ge=1, le=8, description="Residual blocks of the U-Net at each size.")
@@ -98,7 +98,7 @@ class DpDiffusionConfig(StepsConfig):
         return 5e-3 * self.sampling_steps
 
     def moments(self, budget_nano: int, facts: PublicFacts) -> tuple[MomentsConfig, int]:
-        """Return the warm start that the moments' share of a budget pays for, and that share in nano-units."""
+        """Return the warm start paid for by the moments' share of a budget, and that share in nano-units."""
         share_nano = math.floor(self.moments_fraction * budget_nano)
         return config_that_follows({}, mu_of(share_nano), facts), share_nano
 
@@ -112,7 +112,7 @@ class DpDiffusionConfig(StepsConfig):
         return self.central_clip * math.sqrt(facts.channels * height * width)
 
 
-# Adam, its learning rate, clip and average are those of Dockhorn et al. 2023 (arXiv:2210.09929); so are, in
+# Adam, its learning rate, clip and average are from Dockhorn et al. 2023 (arXiv:2210.09929); so are, in
 # fashion_mnist, batch, epochs and network. K = 8 gives nearly all that their K = 32 gives, for a quarter of the time.
 _DPDM = {"optimiser": "adam", "learning_rate": 3e-4, "clip": 1.0, "ema": 0.999}
 _FASHION_MNIST = {**_DPDM, "expected_batch": 4096, "epochs": 300.0, "multiplicity": 8}
@@ -126,7 +126,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Turn a budget into the noise of the central images, where there are any, and of the denoiser's training.
+    """Compute the noise of the central images, if any, and of the denoiser's training from a budget.
 
     Raises:
         InvalidParameter: an option does not fit the dataset or the budget.

@@ -1,4 +1,4 @@
-"""Plan of the dpgan recipe: a GAN whose discriminator learns from private records by private steps alone."""
+"""Plan of the dpgan recipe: a GAN whose discriminator uses private records only in private steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from privacy.plans.private_steps import StepsConfig, check_basis, plan_steps
 
 
 class DpGanConfig(StepsConfig):
-    """Public parameters of one GAN. Those of `StepsConfig` are the discriminator's; `ema` is the generator's."""
+    """Public parameters of one GAN. The fields of `StepsConfig` apply to the discriminator, `ema` to the generator."""
 
     features: int = Field(64, ge=4, le=512, description="Channels after the discriminator's first convolution.")
     latent: int = Field(128, ge=1, le=1024, description="Numbers in the generator's latent.")
@@ -53,7 +53,7 @@ class DpGanConfig(StepsConfig):
         return 4e-4
 
 
-# Adam, learning rates, batch, clip and adaptation are those of Bie, Kamath & Zhang 2023 (arXiv:2302.02936).
+# Adam, learning rates, batch, clip and adaptation are from Bie, Kamath & Zhang 2023 (arXiv:2302.02936).
 _BIE = {"optimiser": "adam", "learning_rate": 2e-4, "clip": 1.0, "ema": 0.999}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "default": {**_BIE, "expected_batch": 512, "epochs": 200.0, "features": 32, "latent": 64},
@@ -62,7 +62,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Turn a budget into the noise of a discriminator's training.
+    """Compute the noise of a discriminator's training from a budget.
 
     Raises:
         InvalidParameter: an option does not fit the dataset or the budget.

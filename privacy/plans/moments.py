@@ -1,8 +1,8 @@
 """Plan of the moments recipe: noisy class means and covariances of pixels and texture, with an optional guide.
 
-Options that a request leaves out follow from the declared facts and the budget. The guide is a classifier trained by
-private steps for a share of the budget: drawn images are moved, in a few steps of gradient descent, to where it is more
-certain of their class (classifier guidance: Dhariwal & Nichol 2021, arXiv:2105.05233).
+Omitted options follow from the declared facts and the budget. The guide is a classifier trained by private steps for a
+share of the budget. A few steps of gradient descent move generated images so that the classifier is more certain of
+their class (classifier guidance: Dhariwal & Nichol 2021, arXiv:2105.05233).
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from privacy.plans.warm_start import (
     warm_start_stages,
 )
 
-TEXTURE_MAX = 1024  # numbers: their covariances have half the square of that, and larger images get specks
-GENERATOR_NUMBERS_MAX = 2**28  # 1 GiB in a release, and several times that while it is made
-GUIDE_SIDE_MAX = 64  # pixels: a step of an image of that size takes a second of a processor
-COARSE_PIXELS = 6.0  # from this width of the finest detail on, a plan reports it
-VISIBLE = 0.4  # share of what sets classes apart that must be above the noise; below, a plan warns (see docs/research)
+TEXTURE_MAX = 1024  # numbers: their covariances have half the square of that many, and larger images get specks
+GENERATOR_NUMBERS_MAX = 2**28  # 1 GiB in a release, and several times that during training
+GUIDE_SIDE_MAX = 64  # pixels: a step for an image of that size takes a CPU second
+COARSE_PIXELS = 6.0  # a plan reports the width of the finest detail from here on
+VISIBLE = 0.4  # share of class differences that must be above the noise; below, a plan warns (see docs/research)
 _DECLARED = {
     "mirror": "You declare that an image is as likely as its mirror image.",
     "square": "You declare that an image is as likely in all eight rotations and reflections of a square.",
 }
-# What people see in drawn images, from grids that were looked at; tests/privacy/plans/test_moments_plan.py has
-# the rows behind each threshold of the signal q. An accuracy cannot replace this: a classifier finds class means under
-# static, and people do not.
-_SHAPES_FROM = 250.0  # grey: digits at 286 and clothes at 598 can be told by eye
-_OUTLINES_FROM = 170.0  # colour: pictograms at 176, emoji at 253 and 704; photographs show no more at 9,963
+# What people see in generated images, judged from grids; tests/privacy/plans/test_moments_plan.py has
+# the rows behind each threshold of the signal q. An accuracy cannot replace this: a classifier detects class means in
+# static, but people do not.
+_SHAPES_FROM = 250.0  # grey: digits at 286 and clothes at 598 are recognisable
+_OUTLINES_FROM = 170.0  # colour: pictograms at 176, emoji at 253 and 704; photographs are no better at 9,963
 SEEN: Mapping[str, str] = {
     "shapes": "The images show shapes: most are recognisable, but edges are soft and small details are missing.",
     "blurred outlines": "The images show blurred outlines: the light and dark areas of each class, without "
@@ -177,12 +177,12 @@ class MomentsConfig(ClassFractionsConfig):
 
     @property
     def start_fraction(self) -> float:
-        """Share of the budget that pays for the class moments."""
+        """Share of the budget for the class moments."""
         return 1.0 - self.guide_fraction if self.guide else 1.0
 
     @property
     def changes_its_start(self) -> bool:
-        """True with a guide: evaluations then also measure what the moments draw without it."""
+        """True with a guide: evaluations then also measure images of the moments without the guide."""
         return self.guide
 
     @property
@@ -191,22 +191,22 @@ class MomentsConfig(ClassFractionsConfig):
 
     @property
     def classifier(self) -> DpClassifierConfig:
-        """Parameters of the guide: the default of `dp_classifier`."""
+        """Parameters of the guide: the defaults of `dp_classifier`."""
         return DpClassifierConfig(**CLASSIFIERS["default"])
 
     def latent_size(self, facts: PublicFacts) -> int:
-        """Return the numbers in a latent: `components`, or fewer where the images have fewer coefficients."""
+        """Return the number of components in a latent: `components`, or fewer if the images have fewer coefficients."""
         rows, columns = self.grid(facts)
         seen = facts.channels * rows * columns
         seen = seen if self.coefficients is None else min(seen, self.coefficients)
         return min(self.components, seen + self.texture_size(facts))
 
     def texture_size(self, facts: PublicFacts) -> int:
-        """Return how many numbers of an image's texture are released; 0 where it is not."""
+        """Return how many numbers of an image's texture are released; 0 without texture."""
         return min(texture_size(facts.height, facts.width), self.texture_waves) if self.texture else 0
 
     def class_size(self, facts: PublicFacts) -> int:
-        """Return the number of components in which a class has a covariance of its own."""
+        """Return the number of components in which a class has its own covariance."""
         latent = self.latent_size(facts)
         return latent if self.class_components is None else min(self.class_components, latent)
 
@@ -216,10 +216,10 @@ class MomentsConfig(ClassFractionsConfig):
 
 
 def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFacts) -> MomentsConfig:
-    """Complete the options of a request. Given values win; nothing is read from private data.
+    """Complete the options of a request. Given values take precedence; nothing is read from private data.
 
     Args:
-        mu: of the whole budget, as one Gaussian release; `start_fraction` of it pays for the moments.
+        mu: the whole budget, as one Gaussian release; `start_fraction` of it pays for the moments.
 
     Raises:
         InvalidParameter: an unknown option, or a value out of range.
@@ -230,11 +230,11 @@ def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFact
     q *= config.start_fraction**0.5
     follows = detail_for(facts, q, config.texture, options.get("clusters"))
     if "frequencies" in given and "coefficients" not in given:
-        del follows["coefficients"]  # all of the grid that was asked for
-    if not given.isdisjoint(_FRACTIONS):  # they add up to 1: a request with one of them divides the budget
+        del follows["coefficients"]  # the whole requested grid
+    if not given.isdisjoint(_FRACTIONS):  # they add up to 1; a request that sets one of them divides the budget
         follows = _without(follows, {*_FRACTIONS, "class_components", "clusters"})
     if "colour" in given and config.colour == "rgb" and facts.channels > 1:
-        follows.pop("coefficients", None)  # the prior's strength by colour does not apply to red, green and blue
+        follows.pop("coefficients", None)  # the prior's colour strengths do not apply to red, green and blue
         follows["frequencies"] = config.frequencies
     config = config.with_values(**_without(follows, given))
     return config.with_values(**_without(clips_for(config, facts, q), given))
@@ -250,7 +250,7 @@ def _suits_texture(facts: PublicFacts) -> bool:
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Turn a budget into the noise of the class moments and, with a guide, of a classifier's steps.
+    """Compute the noise of the class moments and, with a guide, of a classifier's steps from a budget.
 
     Raises:
         InvalidParameter: an option does not fit the dataset or the budget.
@@ -280,7 +280,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
 
 
 def plan_moments(config: MomentsConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Plan a complete configuration: `plan_from_options` without the forecast of what survives the noise.
+    """Plan a complete configuration: `plan_from_options` without the forecast of visible details.
 
     Raises:
         InvalidParameter: the configuration does not fit the dataset or the budget.
@@ -354,10 +354,10 @@ def _check_images(config: MomentsConfig, facts: PublicFacts) -> None:
 
 
 def smallest_class(plan: Plan, facts: PublicFacts) -> int | None:
-    """Return how many units a class needs to be visible in the noise; None where no number suffices.
+    """Return how many units a class needs to be visible in the noise; None if no number suffices.
 
-    The noise of a class's mean is that of the sum over its n units, so what survives grows with n alone. The answer is
-    where `fraction_above_noise` reaches VISIBLE. docs/research/uneven_classes.md has the measurements.
+    A class's mean has the noise of the sum divided by its n units, so the visible fraction grows with n alone. The
+    result is the n at which `fraction_above_noise` reaches VISIBLE. Measurements: docs/research/uneven_classes.md.
     """
     share = fraction_above_noise(plan.config_of(MomentsConfig), facts, plan.noise_stddev[MEANS] / QUANTISATION)
     if share(_UNITS_MAX) < VISIBLE:
@@ -366,9 +366,9 @@ def smallest_class(plan: Plan, facts: PublicFacts) -> int | None:
 
 
 def _drowned(options: Mapping[str, Any], budget_nano: int, privacy_filter: Filter, facts: PublicFacts) -> str:
-    """Return a warning with the smallest epsilon and number of units at which noise would not drown the moments.
+    """Return a warning with the smallest epsilon and number of units at which the moments are not lost in the noise.
 
-    It follows from the public prior of `privacy.plans.warm_start`, not from any image.
+    The warning follows from the public prior of `privacy.plans.warm_start`, not from any image.
     """
     sensitivity = warm_start_event(MEANS, 1e9).sensitivity / QUANTISATION
 
@@ -405,7 +405,7 @@ RECIPE = Recipe(
     plan=plan_from_options,
     units=frozenset(UNITS),
     follows=_FOLLOWS,
-    # Where the classes' own covariances are missing, the pooled one stands in.
+    # If the classes' own covariances are missing, the pooled covariance replaces them.
     start=lambda plan: {name: 1 for name in (MEANS, POOLED) if plan.stage(name) is not None},
     smallest_class=smallest_class,
 )

@@ -1,6 +1,6 @@
 """A recipe's options: one pydantic model with the type, bounds, default and meaning of each.
 
-Validation errors, the API's document, the pages' form, the command line and the tables in docs derive from it.
+Validation errors, the API's schema, the pages' form, the command line and the tables in docs derive from this model.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from obscura.wire.class_fractions import TEXT_MAX, read_class_fractions
 from obscura.wire.wording import values_in_words
 from privacy.errors import InvalidParameter
 
-PUBLIC_DATASET_OPTIONS = ("anchors_dataset_id", "public_dataset_id")  # which a recipe may have one of
-EXTRACTOR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # it becomes a file's name: no dot, no slash
+PUBLIC_DATASET_OPTIONS = ("anchors_dataset_id", "public_dataset_id")  # at most one per recipe
+EXTRACTOR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # used as a file name, so no dot and no slash
 EvaluationSamples = Annotated[
     int, Field(ge=100, le=200_000, description="Synthetic images on which usefulness is measured.")
 ]
@@ -26,11 +26,11 @@ EvaluationSeed = Annotated[int, Field(ge=0, le=2**31 - 1, description="Public se
 
 
 class RecipeConfig(BaseModel):
-    """Public parameters of one training. Each recipe's class adds its options, and derives values where it can.
+    """Public parameters of one training. Each recipe's subclass adds its options, and derives values where possible.
 
     Raises:
-        InvalidParameter: an option is unknown, has another type (a boolean is no number, 1.0 no integer), is out of
-            bounds, or options do not go together.
+        InvalidParameter: an option is unknown, has another type (a boolean is not a number, 1.0 not an integer), is out
+            of bounds, or conflicts with another.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -45,51 +45,51 @@ class RecipeConfig(BaseModel):
         self.check()
 
     def check(self) -> None:
-        """Raise InvalidParameter if options do not go together."""
+        """Raise InvalidParameter if options conflict."""
 
     def refusal(self, name: str, why: str) -> InvalidParameter:
-        """Return the error of an option's value."""
+        """Return the error for an invalid value of an option."""
         return InvalidParameter(name, getattr(self, name), why)
 
     def with_values(self, **values: Any) -> Self:
-        """Return a copy with other values of some options; they are checked."""
+        """Return a copy with new values of some options, after validation."""
         return type(self)(**{**dict(self), **values})
 
     @property
     def needed_extractor(self) -> str:
-        """Name of the operator's network that it needs; empty: none."""
+        """Name of the operator's network that the training needs; empty: none."""
         return str(getattr(self, "extractor", ""))
 
     @property
     def needed_anchors(self) -> str:
-        """Id of the public dataset that it needs; empty: none."""
+        """Id of the public dataset that the training needs; empty: none."""
         return next((str(value) for name in PUBLIC_DATASET_OPTIONS if (value := getattr(self, name, ""))), "")
 
     def require_public(self, images: int, public_classes: tuple[str, ...], classes: tuple[str, ...]) -> None:
-        """Check the declared facts of that dataset.
+        """Raise InvalidParameter unless the declared public dataset (`needed_anchors`) suffices.
 
         Args:
-            images: upper bound of their number.
-            public_classes: its class names.
-            classes: those of the private dataset.
+            images: upper bound of the number of images.
+            public_classes: class names of the public dataset.
+            classes: class names of the private dataset.
 
         Raises:
-            InvalidParameter: they do not suffice.
+            InvalidParameter: the dataset has too few images or other classes.
         """
 
     @property
     def changes_its_start(self) -> bool:
-        """True if a generator is changed after its released start, and can be drawn from without that change."""
+        """True if a released start is changed afterwards, and images can also be drawn without that change."""
         return False
 
     @property
     def drawing_seconds(self) -> float:
-        """Cost of drawing a grey image of 28 x 28, in the unit of `workers.recipes.interface.Piece`."""
+        """Cost of drawing a grey 28 x 28 image, in the unit of `workers.recipes.interface.Piece`."""
         return 1e-3
 
 
 class ClassFractionsConfig(RecipeConfig):
-    """Options of every recipe that trains on classes."""
+    """Options of all recipes that train on classes."""
 
     class_fractions: str = Field(
         "",
@@ -104,7 +104,7 @@ class ClassFractionsConfig(RecipeConfig):
         """Return the stated share of each class in label order, adding up to 1; None if nothing is stated.
 
         Raises:
-            InvalidParameter: it is not a number above 0 for each of these classes.
+            InvalidParameter: the statement is not a number above 0 for each of these classes.
         """
         if not self.class_fractions:
             return None
@@ -140,7 +140,7 @@ def option_schemas(kind: type[RecipeConfig]) -> dict[str, dict[str, Any]]:
 
 
 def _refusal(kind: type[RecipeConfig], error: ValidationError) -> InvalidParameter:
-    """Report one invalid option: an unknown one first."""
+    """Report one invalid option; unknown options come first."""
     faults = error.errors(include_url=False)
     fault = next((each for each in faults if each["type"] == "extra_forbidden"), faults[0])
     name = str(fault["loc"][0])

@@ -30,10 +30,10 @@ class PublicFacts:
         channels: 1 or 3.
         records_declared: public upper bound of the number of records.
         unit: "record" or "subject".
-        subjects_declared: public upper bound of the number of subjects; given exactly when the unit is the subject.
+        subjects_declared: public upper bound of the number of subjects; required exactly if the unit is the subject.
 
     Raises:
-        InvalidParameter: an unknown unit, or a number of subjects that does not go with it.
+        InvalidParameter: an unknown unit, or a number of subjects that does not match the unit.
     """
 
     classes: tuple[str, ...]
@@ -59,7 +59,7 @@ class PublicFacts:
 
     @property
     def units_per_class(self) -> float:
-        """The same for one class, if classes are even."""
+        """Units per class, if classes are of equal size."""
         return self.units_declared / len(self.classes)
 
     @property
@@ -74,7 +74,7 @@ class PublicFacts:
 
     @property
     def size(self) -> float:
-        """The same, relative to a 28 x 28 image of one channel."""
+        """Numbers in one image, relative to a 28 x 28 image of one channel."""
         return self.pixels / 784
 
 
@@ -82,12 +82,12 @@ C = TypeVar("C", bound=RecipeConfig)
 
 
 def mu_of(budget_nano: float) -> float:
-    """Return mu of one Gaussian release that takes a whole budget."""
+    """Return mu of one Gaussian release that uses a whole budget."""
     return math.sqrt(max(0.0, budget_nano) / NANO)
 
 
 def subject_notes(facts: PublicFacts) -> list[str]:
-    """Return the note of a plan whose unit is the subject; none where it is the record."""
+    """Return the note of a plan whose unit is the subject; no note if the unit is the record."""
     if facts.unit == "record":
         return []
     return ["The guarantee hides all records of one subject, however many there are."]
@@ -100,10 +100,10 @@ class Stage:
     Attributes:
         name: unique within its plan.
         event: the release; its count is the number of releases.
-        cost_nano: of all of them, in nano-units of mu^2, including repeats.
-        noise_stddev: parameter of the added discrete Gaussian, which is a little wider than the noise that its event
-            counts with; None if noise is relative to a unit's contribution (`PoissonGaussianEvent`).
-        repeats: further releases, after crashes, that a stage priced as a whole pays for.
+        cost_nano: total cost in nano-units of mu^2, including repeats.
+        noise_stddev: parameter of the added discrete Gaussian, which is slightly wider than the noise in its event;
+            None if noise is relative to a unit's contribution (`PoissonGaussianEvent`).
+        repeats: additional releases, after crashes, included in the price of a stage that is priced as a whole.
     """
 
     name: str
@@ -114,15 +114,15 @@ class Stage:
 
     @property
     def paid_as_whole(self) -> int | None:
-        """Number of releases that the price covers, with the first of them; None if each has its own price."""
+        """Number of releases paid by one charge, with the first release; None if each is charged separately."""
         return self.event.count + self.repeats if self.event.is_sampled else None
 
     def announces(self, event: Event) -> bool:
-        """Return whether an event is some of this stage's releases."""
+        """Return whether an event consists of some of this stage's releases."""
         return dataclasses.replace(self.event, count=event.count) == event
 
     def price_of(self, count: int) -> int:
-        """Return the price of so many releases: their part of the price, or all of it for a stage priced as a whole."""
+        """Return the price of `count` releases: their part, or the whole price for a stage priced as a whole."""
         return self.cost_nano if self.event.is_sampled else count * (self.cost_nano // self.event.count)
 
     def to_json(self) -> dict[str, Any]:
@@ -132,7 +132,7 @@ class Stage:
 
 
 def stage_from_json(document: Mapping[str, Any], facts: Mapping[str, Any]) -> Stage:
-    """Read a stage of a stored plan; its noise is stored among the plan's facts."""
+    """Read a stage of a stored plan. Its noise is stored in the plan's facts."""
     noise_stddev = facts.get("noise_stddev", {}).get(document["name"])
     event, repeats = event_from_json(document["event"]), int(document.get("repeats", 0))
     return Stage(document["name"], event, int(document["cost_nano"]), noise_stddev, repeats)
@@ -146,9 +146,9 @@ class Plan:
         recipe: name of the training loop.
         config: its complete configuration.
         stages: its kinds of noisy releases.
-        budget_nano: limit of its price.
+        budget_nano: upper limit of the plan's price.
         notes: sentences for people.
-        facts: public numbers for people, such as teachers and images_to_aggregate. No program reads them.
+        facts: public numbers for display, such as teachers and images_to_aggregate. No program reads them.
     """
 
     recipe: str
@@ -160,7 +160,7 @@ class Plan:
 
     @property
     def cost_nano(self) -> int:
-        """Sum of the stages' prices: the amount that the job holds."""
+        """Sum of the stages' prices: the amount of the job's hold."""
         return sum(stage.cost_nano for stage in self.stages)
 
     @property
@@ -169,7 +169,7 @@ class Plan:
         return {stage.name: stage.noise_stddev for stage in self.stages if stage.noise_stddev is not None}
 
     def config_of(self, kind: type[C]) -> C:
-        """Return the configuration, which is known to be of that kind."""
+        """Return the configuration, which must be an instance of `kind`."""
         assert isinstance(self.config, kind)
         return self.config
 
@@ -192,23 +192,23 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """A recipe as the service knows it: how it is planned and whom it protects. `workers.recipes` trains it.
+    """A recipe's description for the service: its planning and the units it protects. `workers.recipes` trains it.
 
     Attributes:
-        name: that jobs use.
+        name: used in jobs.
         title: its name for people.
-        publishes: kind of its release: images can be drawn from a generator only.
-        releases: the same in words.
+        publishes: kind of its release; only generators can generate images.
+        releases: kind of its release, in words.
         config: the class of its configurations.
-        plan: from options, the account's filter, the budget in nano-units, and the declared facts.
-        units: the units whose whole contribution every mechanism of the recipe bounds. A recipe whose sensitivity is
-            that of one record (a clipped gradient per record, say) supports "record" alone: a subject's records would
-            each add that much, and together more than its noise was made for.
+        plan: function of options, the account's filter, the budget in nano-units, and the declared facts.
+        units: the units whose whole contribution every mechanism of the recipe bounds. A recipe with the sensitivity of
+            one record (for example, a clipped gradient per record) supports only "record". The records of a subject
+            would each add that much, and together exceed the sensitivity for which the noise was computed.
         together: True if several processes train it faster than one.
         presets: named sets of options; the first is the default.
-        follows: options whose default follows from declared facts and budget, with some presets at least.
-        start: from a plan, the releases (by stage) without which nothing useful can be published. They come first.
-        smallest_class: from a plan and facts, how many units a class needs to be visible; None if unknown or
+        follows: options whose default follows from declared facts and budget, at least with some presets.
+        start: function of a plan: the initial releases, by stage, without which nothing useful can be published.
+        smallest_class: function of a plan and facts: units that a class needs to be visible; None if unknown or
             impossible.
     """
 
@@ -227,12 +227,12 @@ class Recipe:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Each option's value without preset and request; options that follow may differ."""
+        """Default value of each option, without preset and request; options in `follows` may differ."""
         return self.config(**next(iter(self.presets.values()), {})).model_dump()
 
     @property
     def options(self) -> dict[str, Any]:
-        """JSON Schema of its options as a request has them; if there are presets, `preset` is one as well."""
+        """JSON Schema of the options in a request, including `preset` if there are presets."""
         properties: dict[str, Any] = {}
         if self.presets:
             named = {"enum": list(self.presets), "type": "string", "default": next(iter(self.presets))}
@@ -247,12 +247,12 @@ class PlanBudget:
     """An in-memory budget for trainings without a ledger, with the rules of a hold.
 
     Args:
-        stages: of the training's plan.
-        capacity_nano: limit of the spend; None is the plan's price.
+        stages: the stages of the training's plan.
+        capacity_nano: spending limit; None uses the plan's price.
 
     Attributes:
-        spent_nano: so far.
-        releases: paid for so far, by stage.
+        spent_nano: amount spent so far.
+        releases: releases paid so far, by stage.
     """
 
     def __init__(self, stages: Sequence[Stage], capacity_nano: int | None = None) -> None:
@@ -266,8 +266,8 @@ class PlanBudget:
         """Pay for `event.count` releases.
 
         Raises:
-            BudgetExceeded: they cost more than is left, or are more than were priced.
-            EventRefused: the plan has no such stage, or announced it with another event.
+            BudgetExceeded: they cost more than is left, or exceed the planned number.
+            EventRefused: the plan has no such stage, or plans it with another event.
         """
         planned = self._stages.get(stage)
         if planned is None or not planned.announces(event):

@@ -20,27 +20,24 @@ from privacy.plans.plan import PublicFacts, Stage
 
 STEPS = "gradient_steps"
 STEPS_MAX = 200_000
-_PAYMENTS = 100  # of a stage, each followed by a checkpoint
+_PAYMENTS = 100  # parts of a stage, each followed by a checkpoint
 EstimatorName = Literal["dpsgd", "topagg", "gep", "bgep", "rgp", "rgp_random"]
 ESTIMATORS: tuple[EstimatorName, ...] = get_args(EstimatorName)
 _ANCHORED = ("gep", "bgep")
 _ID_CHARACTERS_MAX = 64
 _RESIDUAL_SHARE = 0.2  # S2 / S1 in every experiment of GEP's paper
-# RGP releases gradients of carriers, which are no coordinates of the weights, so no coordinate of them can rest.
+# RGP releases gradients of carriers, which are not coordinates of the weights, so none can be frozen.
 _FREEZABLE = ("dpsgd", "topagg", "gep", "bgep")
 
 
 @dataclasses.dataclass(frozen=True)
 class FreezeSchedule:
-    """How many coordinates are frozen in which step ("Differentially Private SGD with Sparse Gradients", 2022,
-    Algorithm 1).
-
-    Public.
+    """Frozen coordinates by step ("Differentially Private SGD with Sparse Gradients", 2022, Algorithm 1). Public.
 
     Attributes:
         rate: r*, the share of frozen coordinates at the end, in [0, 1).
         cooling_steps: steps over which the share grows to it, e* epochs in the paper; 0 starts with it.
-        period: steps for which one mask is used: those of an epoch, or 1.
+        period: number of steps that use one mask: those of an epoch, or 1.
     """
 
     rate: float
@@ -48,18 +45,18 @@ class FreezeSchedule:
     period: int = 1
 
     def at(self, step: int) -> float:
-        """Return the share that is frozen in a step: r(e) = r* min(e / e*, 1), where e is when its mask was drawn."""
+        """Return the frozen share in a step: r(e) = r* min(e / e*, 1), where e is the time when its mask was drawn."""
         if self.cooling_steps == 0:
             return self.rate
         return self.rate * min(step // self.period * self.period / self.cooling_steps, 1.0)
 
     def density(self, steps: int) -> float:
-        """Return the paper's total density: the share of all coordinates of so many steps that are not frozen."""
+        """Return the paper's total density: the share of coordinates that are not frozen, over `steps` steps."""
         return 1 - sum(self.at(step) for step in range(steps)) / steps
 
 
 class StepsConfig(ClassFractionsConfig):
-    """Public parameters of the private steps, with papers' letters where they have one."""
+    """Public parameters of the private steps, with the papers' letters where available."""
 
     estimator: EstimatorName = Field(
         "dpsgd",
@@ -146,7 +143,7 @@ class StepsConfig(ClassFractionsConfig):
         """Return the number of steps of the epochs.
 
         Raises:
-            InvalidParameter: more than are allowed.
+            InvalidParameter: there are too many steps.
         """
         steps = max(1, math.ceil(self.epochs / self.sampling_probability(facts)))
         if steps > STEPS_MAX:
@@ -154,13 +151,13 @@ class StepsConfig(ClassFractionsConfig):
         return steps
 
     def freeze_schedule(self, facts: PublicFacts) -> FreezeSchedule:
-        """Return how many coordinates are frozen in each step; an epoch is one expected pass."""
+        """Return the schedule of frozen coordinates; an epoch is one expected pass over the data."""
         epoch = max(1, round(1 / self.sampling_probability(facts)))
         cooling = self.freeze_cooling * self.steps(facts)
         return FreezeSchedule(self.freeze_rate, cooling, 1 if self.freeze_every == "step" else epoch)
 
     def rate_at(self, step: int, steps: int) -> float:
-        """Return the learning rate of a step, counted from 0, of so many."""
+        """Return the learning rate of a step, counted from 0, out of `steps`."""
         return self.learning_rate * self.rate_decay ** (step * (self.rate_drops + 1) // steps)
 
     @property
@@ -170,7 +167,7 @@ class StepsConfig(ClassFractionsConfig):
 
 
 def check_basis(config: StepsConfig, groups: int) -> None:
-    """Raise unless GEP's basis has a vector for each layer with parameters of the network that sees private records.
+    """Raise unless GEP's basis has a vector for each layer with parameters in the private network.
 
     Raises:
         InvalidParameter: the estimator is GEP or B-GEP, and its basis has fewer vectors than there are groups.
@@ -184,19 +181,19 @@ def check_basis(config: StepsConfig, groups: int) -> None:
 
 
 def paid_together(count: int) -> int:
-    """Return how many of so many releases are paid for at a time, and so lost at most when a process is killed."""
+    """Return how many of `count` releases are paid for at a time: at most these are lost if a process is killed."""
     return max(1, count // _PAYMENTS)
 
 
 def poisson_stage(name: str, probability: float, count: int, privacy_filter: Filter, budget_nano: int) -> Stage:
-    """Turn a budget into the noise of so many releases of Poisson samples, priced as a whole.
+    """Compute the noise of `count` releases of Poisson samples, priced as a whole, from a budget.
 
-    Those that one crash may lose are paid for in advance. After a second crash the stage ends that much earlier.
+    The price includes the releases that one crash may lose. After a second crash, the stage ends that much earlier.
 
     Raises:
-        InvalidParameter: the budget pays for no finite noise.
+        InvalidParameter: no finite noise fits the budget.
     """
-    repeats = paid_together(count) if probability < 1 else 0  # else each has its own price, the repeated ones too
+    repeats = paid_together(count) if probability < 1 else 0  # else each release, repeats too, has its own price
     multiplier = noise_multiplier_for(privacy_filter, probability, count + repeats, budget_nano)
     priced = PoissonGaussianEvent(probability, multiplier, count + repeats)
     event = dataclasses.replace(priced, count=count)
@@ -213,13 +210,13 @@ def poisson_event(stage: Stage | None) -> PoissonGaussianEvent:
 def plan_steps(
     config: StepsConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts
 ) -> tuple[Stage, list[str], dict[str, Any]]:
-    """Turn a budget into the noise of the private steps.
+    """Compute the noise of the private steps from a budget.
 
     Returns:
-        The stage, sentences for people, and public numbers for people.
+        The stage, notes for people, and public numbers for people.
 
     Raises:
-        InvalidParameter: there are too many steps, or the budget pays for no finite noise.
+        InvalidParameter: there are too many steps, or no finite noise fits the budget.
     """
     probability, steps = config.sampling_probability(facts), config.steps(facts)
     stage = poisson_stage(STEPS, probability, steps, privacy_filter, budget_nano)

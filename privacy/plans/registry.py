@@ -1,4 +1,4 @@
-"""The recipes that can be planned, by the name that jobs use.
+"""The recipes that can be planned, by their names in jobs.
 
 A recipe is two files: `privacy/plans/NAME.py` with its options and its `RECIPE`, and `workers/recipes/NAME.py` with its
 training loop. To add one, add its name to `NAMES`.
@@ -43,10 +43,10 @@ def build_plan(
     """Plan a training from public parameters.
 
     Args:
-        recipe: one of RECIPES.
-        options: of the recipe.
-        privacy_filter: of the account.
-        budget_nano: limit of the price, in nano-units of mu^2.
+        recipe: a key of RECIPES.
+        options: options of the recipe.
+        privacy_filter: the account's filter.
+        budget_nano: upper limit of the price, in nano-units of mu^2.
         facts: declared by the owner.
 
     Raises:
@@ -69,7 +69,7 @@ def build_plan(
 
 
 def useful_from_nano(plan: Plan) -> int:
-    """Return how much of a plan's price must be charged before anything useful can be published."""
+    """Return the part of a plan's price that must be charged before anything useful can be published."""
     start = RECIPES[plan.recipe].start(plan)
     return sum(stage.price_of(start[stage.name]) for stage in plan.stages if stage.name in start)
 
@@ -78,8 +78,8 @@ def plan_from_json(document: Mapping[str, Any]) -> Plan:
     """Read the result of `Plan.to_json`.
 
     Raises:
-        InvalidParameter: an event or a parameter is out of range, the recipe is unknown, or the price is not that of
-            the stages.
+        InvalidParameter: an event or a parameter is out of range, the recipe is unknown, or the price differs from that
+            of the stages.
         KeyError: a field is missing.
     """
     known = RECIPES.get(document["recipe"])
@@ -100,12 +100,12 @@ def plan_from_json(document: Mapping[str, Any]) -> Plan:
 
 
 def stated_fractions(plan: Plan, classes: Sequence[str]) -> dict[str, float] | None:
-    """Return the balance that a plan states, as `ClassFractionsConfig.stated_fractions` does."""
+    """Return the class fractions stated in a plan, like `ClassFractionsConfig.stated_fractions`."""
     return plan.config.stated_fractions(classes) if isinstance(plan.config, ClassFractionsConfig) else None
 
 
 def _with_class_balance(plan: Plan, facts: PublicFacts) -> Plan:
-    """Add a note on the classes that noise hides by the stated balance, or that even classes are assumed."""
+    """Add a note on classes that will be lost in the noise, or on the assumption of classes of equal size."""
     shares = stated_fractions(plan, facts.classes)
     if not isinstance(plan.config, ClassFractionsConfig) or len(facts.classes) < 2:
         return plan

@@ -1,8 +1,8 @@
-"""Plan of select_public: private records vote for public images, which are then drawn.
+"""Plan of select_public: private records vote for public images, from which the generator samples.
 
-Private Evolution (Lin et al. 2024, arXiv:2305.15560) with a folder of public images in place of a foundation model's:
-Algorithm 2 is its histogram of nearest neighbours, and a second iteration votes over images that the first one
-selected.
+Private Evolution (Lin et al. 2024, arXiv:2305.15560) with a folder of public images instead of a foundation model's
+images. Algorithm 2 is its histogram of nearest neighbours; a second iteration votes over images that the first
+iteration selected.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
 
 VOTES = "votes"
 SENSITIVITY = 1.0  # see `votes_event`
-RELEASE_BYTES_MAX = 2**26  # of images in a release
+RELEASE_BYTES_MAX = 2**26  # bytes of images in a release
 _CHOICES = (2, 512)
-_VOTES_OVER_NOISE = 3.0  # that a choice gets on average; see docs/research/select_public.md
+_VOTES_OVER_NOISE = 3.0  # average votes of a choice, over the noise; see docs/research/select_public.md
 
 
 class SelectPublicConfig(ClassFractionsConfig):
@@ -72,10 +72,10 @@ class SelectPublicConfig(ClassFractionsConfig):
             raise self.refusal("extractor", "an extractor's name has at most 64 letters, digits, - and _")
 
     def require_public(self, images: int, public_classes: tuple[str, ...], classes: tuple[str, ...]) -> None:
-        """Check that every declared class can select from a public dataset; see `RecipeConfig.require_public`.
+        """Raise unless every declared class can select from a public dataset; see `RecipeConfig.require_public`.
 
         Raises:
-            InvalidParameter: it has fewer than two images, or lacks a class while public labels are used.
+            InvalidParameter: the dataset has fewer than two images, or lacks a class while public labels are used.
         """
         if images < _CHOICES[0]:
             raise self.refusal(
@@ -98,18 +98,18 @@ def votes_event(stddev: float) -> GaussianEvent:
         Adjacency add/remove of one unit. The choices are a function of public images and of earlier releases. A record
         votes once, for the nearest choice of its own class, which depends on that record alone. One record more changes
         one number of the whole histogram, by exactly 1. So its L2 sensitivity is 1, and every pair of neighbours whose
-        label is declared attains it. If the unit is the subject, one record of each subject votes, and the choice
-        depends on that subject alone (`privacy.mechanisms.partition`). The second iteration's choices follow from the
+        label is declared attains it. If the unit is the subject, one record per subject votes, and the choice depends
+            on that subject alone (`privacy.mechanisms.partition`). The second iteration's choices follow from the
         first one's noisy votes: adaptive composition of two such events.
     """
     return GaussianEvent.of_discrete_noise(SENSITIVITY, stddev)
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Turn a budget into the noise of each iteration's votes.
+    """Compute the noise of each iteration's votes from a budget.
 
     Raises:
-        InvalidParameter: an option does not fit the dataset or the budget, or no public dataset is named.
+        InvalidParameter: an option does not fit the dataset or the budget, or the public dataset is missing.
     """
     config = SelectPublicConfig(**options)
     if not config.public_dataset_id:

@@ -1,4 +1,4 @@
-"""How declared symmetries act on the numbers of a warm start. All of it is public.
+"""The action of declared symmetries on the numbers of a warm start. Everything here is public.
 
 An owner who declares `mirror` states that images are as likely as their mirror images, left and right swapped; `square`
 adds top and bottom swapped, and rows and columns swapped, so that all eight symmetries of the square are equal.
@@ -22,19 +22,19 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
 Symmetry = Literal["none", "mirror", "square"]
-ORDER = {"none": 1, "mirror": 2, "square": 8}  # symmetries, with the one that changes nothing
+ORDER = {"none": 1, "mirror": 2, "square": 8}  # number of symmetries, including the identity
 
 
 @dataclass(frozen=True)
 class Action:
-    """How the declared symmetries act on a row of numbers, (f,) each.
+    """The action of the declared symmetries on a row of numbers, (f,) each.
 
     Attributes:
-        symmetry: declared.
-        across: sign that a number gets when left and right are swapped.
-        down: likewise, top and bottom.
-        partner: place of the number that takes this one's place when rows and columns are swapped.
-        swapped: sign that it then has.
+        symmetry: the declared symmetry.
+        across: sign of a number when left and right are swapped.
+        down: likewise for top and bottom.
+        partner: place of the number that replaces this one when rows and columns are swapped.
+        swapped: sign of the replacing number.
     """
 
     symmetry: Symmetry
@@ -49,7 +49,7 @@ class Action:
         return ORDER[self.symmetry]
 
     def turned(self, rows: Array, number: int) -> Array:
-        """Apply one of the symmetries to rows (..., f); number 0 changes nothing."""
+        """Apply one of the symmetries to rows (..., f); number 0 is the identity."""
         places, signs = self._steps(number)
         found: Array = rows[..., places] * signs
         return found
@@ -62,12 +62,12 @@ class Action:
         return found
 
     def orbit(self, rows: Array) -> Array:
-        """Apply all symmetries to rows (..., k, f); return (..., k * order, f), those of one row together."""
+        """Apply all symmetries to rows (..., k, f); return (..., k * order, f), results of one row adjacent."""
         turned = np.stack([self.turned(rows, number) for number in range(self.order)], axis=-2)
         return turned.reshape(*rows.shape[:-2], -1, rows.shape[-1])
 
     def blocks(self) -> list[list[Places]]:
-        """Return the places of numbers that may be correlated, block by block; the first block's may have a mean.
+        """Return the places of numbers that may be correlated, by block; only the first block may have a mean.
 
         Two blocks in one list are a pair: swapping rows and columns maps one to the other, place by place, so their
         covariances are equal. Empty blocks are left out, except for the first.
@@ -85,7 +85,7 @@ class Action:
         return [*blocks, *([[first, self.partner[first]]] if len(first) else [])]
 
     def _steps(self, number: int) -> tuple[Places, Array]:
-        """Return the source place and the sign of each number of a symmetry's result."""
+        """Return the source place and the sign of each number in a symmetry's result."""
         places, signs = np.arange(len(self.across)), np.ones(len(self.across))
         if number & 4:
             places, signs = self.partner, self.swapped
@@ -103,7 +103,7 @@ class Waves:
         column: half waves from left to right.
         turn: row of the real Fourier basis over orientations (1, cos, sin, cos 2, ...); 0 for pixels.
         kind: invariant of symmetries: a plane of colour, or for texture 0 (sum of fine and coarse) and 1 (difference).
-        power: mean square that the public prior expects.
+        power: mean square expected by the public prior.
     """
 
     row: Places
@@ -120,7 +120,7 @@ class Waves:
         return Waves(*(getattr(self, field.name)[places] for field in fields(self)))
 
     def partners(self) -> Places:
-        """Return the place of the wave that each becomes when rows and columns are swapped; -1 if it is missing."""
+        """Return the place of each wave's image when rows and columns are swapped; -1 if that wave is missing."""
         apart = 1 + max(int(side.max(initial=0)) for side in (self.row, self.column, self.turn))
         kind = self.kind * apart + self.turn
         number = (kind * apart + self.row) * apart + self.column
@@ -132,7 +132,7 @@ class Waves:
         return np.where(number[found] == wanted, found, -1)
 
     def action(self, symmetry: Symmetry) -> Action:
-        """Return how symmetries act on these waves' numbers, in the basis that `paired` returns."""
+        """Return the action of symmetries on these waves' numbers, in the basis that `paired` returns."""
         across, down, swapped = self._signs()
         at = np.arange(len(across))
         partner = self.partners() if symmetry == "square" else at
@@ -160,6 +160,6 @@ class Waves:
 
     def _signs(self) -> tuple[Array, Array, Array]:
         """Return the sign of each wave under mirroring across and down, and under swapping rows and columns."""
-        sine = np.where((self.turn > 0) & (self.turn % 2 == 0), -1.0, 1.0)  # an orientation is mirrored, too
+        sine = np.where((self.turn > 0) & (self.turn % 2 == 0), -1.0, 1.0)  # mirroring also mirrors an orientation
         across, down = sine * (-1.0) ** self.column, sine * (-1.0) ** self.row
-        return across, down, sine * (-1.0) ** ((self.turn + 1) // 2)  # and becomes a quarter turn less itself
+        return across, down, sine * (-1.0) ** ((self.turn + 1) // 2)  # swapping maps it to a quarter turn minus itself

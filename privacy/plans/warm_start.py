@@ -1,7 +1,8 @@
-"""Releases of a warm start: their detail, which follows from declared facts and budget, and their noise.
+"""Releases of a warm start: their level of detail, which follows from declared facts and budget, and their noise.
 
-A public prior states how strong each cosine wave is in images; waves far below the noise would be static, and are left
-out. Nothing here looks at a private record. Used by `moments`, and by `dp_diffusion` with a `moments_fraction`.
+A public prior states the strength of each cosine wave in images. Waves far below the noise would only add static, so
+they are omitted. Nothing here reads a private record. Used by `moments`, and by `dp_diffusion` with a
+`moments_fraction`.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[np.float64]
 
-# Mean square of an orthonormal cosine coefficient of a public picture, as a share of its number of pixels, is
-# POWER / (OFFSET + rows^2 + columns^2), frequencies in half waves to the side. Fitted to 1,500 pictures of Debian's
-# openclipart-png at 64 x 64 (luma of three channels; where there is one channel, a third). Luma and the two chroma
-# planes are those of LUMA_CHROMA; the latter hold these parts of luma's power.
+# Mean square of an orthonormal cosine coefficient of a public image, as a share of its number of pixels, is
+# POWER / (OFFSET + rows^2 + columns^2), frequencies in half waves per side. Fitted to 1,500 images of Debian's
+# openclipart-png at 64 x 64 (luma of three channels; a third if there is one channel). Luma and the two chroma
+# planes are defined by LUMA_CHROMA; chroma planes have these parts of luma's power.
 POWER, OFFSET, PLANES = 0.02, 0.25, (1.0, 0.08, 0.035)
 # Likewise of texture (`portable.textured`), seen as waves over the cells and over the orientations. The mean square of
 # such a number, as a share of the number of cells, is TEXTURE_POWER / (TEXTURE_OFFSET + rows^2 + columns^2), times a
 # part for the sum or the difference of fine and coarse waves, and one for the harmonic over orientations. Fitted to the
-# same pictures at 28 x 28.
+# same images at 28 x 28.
 TEXTURE_POWER, TEXTURE_OFFSET = 0.045, 0.1
 TEXTURE_LENGTHS, TEXTURE_HARMONICS = (1.0, 0.16), (1.0, 0.17, 0.043, 0.006, 0.002)
-WITHIN = 0.75  # part of the power that is within the classes, in the same pictures by their folders
+WITHIN = 0.75  # part of the power within classes, in the same images, by their folders
 COLOUR_MIX: Array = np.array([[1.0, 1.0, 1.0], [1.0, 0.0, -1.0], [1.0, -2.0, 1.0]])  # luma and two planes of chroma
 LUMA_CHROMA: Array = COLOUR_MIX / np.sqrt([[3.0], [2.0], [6.0]])
-CENTRE = 0.5  # mid-grey: data on white and on black are as far from it
+CENTRE = 0.5  # mid-grey: data on white and on black are equally far from it
 NOISE_SHAPE = 0.25
 
 # Chosen on MNIST, the training sides of Fashion-MNIST and CIFAR-10, and parts of the private sides of the small sets.
@@ -52,21 +53,21 @@ _COMPONENTS = (80, 120)  # at most, in grey, and in colour
 _WITH_TEXTURE = 160  # components that carry coefficients and texture together
 _WAVES_EACH = 7.0  # of texture, times the root of q
 _WAVES = (16, 400)  # at least and at most
-TEXTURE_FROM = 150.0  # below, the noise of a texture's numbers costs what they bring
-_CLASSES_FROM, _SHIFT_FROM = 70.0, 260.0  # classes get covariances of their own; and more of the budget
+TEXTURE_FROM = 150.0  # below, noise outweighs the benefit of texture
+_CLASSES_FROM, _SHIFT_FROM = 70.0, 260.0  # classes get their own covariances; and more of the budget
 _OWN_FIRST, _OWN_PER_Q = 16, 8.0  # components in which they do
 _CLUSTERS_FROM, _CLUSTER_PER_Q, _CLUSTERS, _CLUSTER_SHARE = 5000.0, 600.0, 16, 0.1  # with texture; at most so many
 _NARROW_TO, _MANY = 40.0, 1600.0
-_MEAN_CLIP, _DEVIATION_CLIP = (1.3, 2.0), (1.0, 1.35)  # norms, in units of the prior's: with few records, and many
-_COMPONENT_CLIP = 0.64  # of the deviations'; records beyond it are few, and what they lose is little beside the noise
-QUANTISATION = 1024  # a clipped record is rounded to integers of norm at most this: discrete noise needs integers
-COUNT_WEIGHT = QUANTISATION // 4  # of one record in its class's count: counts bear more noise than means
+_MEAN_CLIP, _DEVIATION_CLIP = (1.3, 2.0), (1.0, 1.35)  # norms, in units of the prior's: with few records, and with many
+_COMPONENT_CLIP = 0.64  # of the deviations'; few records exceed it, and their loss is small compared with the noise
+QUANTISATION = 1024  # clipped records are rounded to integers of at most this norm, for discrete noise
+COUNT_WEIGHT = QUANTISATION // 4  # one record's part in its class's count; counts tolerate more noise than means
 MEANS, POOLED, CLUSTERS, BY_CLASS = WARM_START = ("class_means", "pooled_covariance", "clusters", "class_covariances")
-CLUSTER_ROUNDS = 3  # of k-means, each a release
+CLUSTER_ROUNDS = 3  # rounds of k-means, each a release
 
 
 def coefficients_of(config: MomentsConfig, facts: PublicFacts) -> Waves:
-    """Return the coefficients of a configuration: a grid of each plane's, or the strongest of the grids."""
+    """Return the coefficients of a configuration: a grid for each plane, or the strongest in these grids."""
     rows, columns = config.grid(facts)
     plane, row, column = (axis.ravel() for axis in np.indices((facts.channels, rows, columns)))
     parts = np.array(PLANES if config.colour == "luma_chroma" else (1.0, 1.0, 1.0))[plane]
@@ -76,7 +77,7 @@ def coefficients_of(config: MomentsConfig, facts: PublicFacts) -> Waves:
 
 
 def texture_waves(config: MomentsConfig, facts: PublicFacts) -> Waves:
-    """Return the waves of texture of a configuration: the strongest, or all; none without texture."""
+    """Return the texture waves of a configuration: the strongest, or all; none without texture."""
     rows, columns = facts.height // TEXTURE_CELL, facts.width // TEXTURE_CELL
     length, turn, row, column = (axis.ravel() for axis in np.indices((2, TEXTURE_MAPS // 2, rows, columns)))
     parts = np.array(TEXTURE_LENGTHS)[length] * np.array(TEXTURE_HARMONICS)[(turn + 1) // 2]
@@ -85,14 +86,14 @@ def texture_waves(config: MomentsConfig, facts: PublicFacts) -> Waves:
 
 
 def _strongest(waves: Waves, count: int | None, config: MomentsConfig) -> Waves:
-    """Return so many waves, by default all, but for those that a declared symmetry maps to a wave that is left out."""
+    """Return the `count` strongest waves, by default all, without those that a symmetry maps to an omitted wave."""
     if count is not None:
         waves = waves.at(np.argsort(-waves.power, kind="stable")[:count])
     return waves.at(np.flatnonzero(waves.partners() >= 0)) if config.symmetry == "square" else waves
 
 
 def action_of(config: MomentsConfig, facts: PublicFacts) -> Action:
-    """Return how the declared symmetries act on the numbers of a record: coefficients, then texture."""
+    """Return the action of the declared symmetries on the numbers of a record: coefficients, then texture."""
     seen = coefficients_of(config, facts), texture_waves(config, facts)
     one, two = (waves.action(config.symmetry) for waves in seen)
     across, down, swapped = (
@@ -103,7 +104,7 @@ def action_of(config: MomentsConfig, facts: PublicFacts) -> Action:
 
 
 def power_of(config: MomentsConfig, facts: PublicFacts) -> Array:
-    """Return the mean square that the public prior expects of each number of a record: coefficients, then texture."""
+    """Return the public prior's expected mean square of each number of a record: coefficients, then texture."""
     return np.concatenate([coefficients_of(config, facts).power, texture_waves(config, facts).power])
 
 
@@ -119,24 +120,24 @@ def noise_shape(power: Array, exponent: float) -> Array:
 
 
 def signal(facts: PublicFacts, mu: float) -> float:
-    """Return q, the declared units of one class in units of the noise, for a warm start that costs mu altogether."""
+    """Return q, the declared units of one class in units of the noise, for a warm start with total cost mu."""
     return facts.units_declared * mu / len(facts.classes)
 
 
 def fraction_above_noise(config: MomentsConfig, facts: PublicFacts, stddev: float) -> Callable[[float], float]:
-    """Return which share of the differences between classes' means survives the noise, by the public prior, in [0, 1].
+    """Return the share of the differences between class means that is above the noise, by the public prior, in [0, 1].
 
-    Strengths of waves after the best linear shrinkage against the known noise are summed, as a share of all waves that
-    the images could hold. The share grows with the units of a class, of which the result is a function.
+    The result is a function of the number of units of a class. It sums the strengths of waves after the best linear
+    shrinkage for the known noise, as a share of all possible waves. The share grows with the units.
 
     Args:
-        config: of the warm start.
+        config: configuration of the warm start.
         facts: declared by the owner.
-        stddev: of the noise in a class's sum, in units of one clipped record.
+        stddev: noise in a class's sum, in units of one clipped record.
     """
     seen = coefficients_of(config, facts)
     every = coefficients_of(config.with_values(frequencies=64, coefficients=None), facts)
-    # The places of coefficients whose mean no declared symmetry makes zero.
+    # Places of coefficients whose mean is not zero by a declared symmetry.
     may_differ, of_every = (waves.action(config.symmetry).blocks()[0][0] for waves in (seen, every))
     shape = noise_shape(power_of(config, facts), config.noise_shape)[may_differ]
     noise_of_one = (stddev * config.mean_clip * math.sqrt(facts.size) * shape) ** 2
@@ -148,8 +149,8 @@ def fraction_above_noise(config: MomentsConfig, facts: PublicFacts, stddev: floa
 def clips_for(config: MomentsConfig, facts: PublicFacts, q: float) -> Mapping[str, float]:
     """Return the norms at which coefficients, deviations and components are clipped, relative to a 28 x 28 image.
 
-    With little noise, the distortion of a narrow clip outweighs its saving. Of declared symmetries' blocks, means have
-    a part in the first alone, and deviations are clipped as products of each block are.
+    With little noise, the distortion of a narrow clip outweighs its saving. With declared symmetries, only the first
+    block has means, and deviations are clipped like the products of each block.
     """
     power = power_of(config, facts)
     scaled = power / noise_shape(power, config.noise_shape) ** 2
@@ -163,18 +164,18 @@ def clips_for(config: MomentsConfig, facts: PublicFacts, q: float) -> Mapping[st
 
 
 def _along(q: float, start: float) -> float:
-    """Return the position of q between `start` and the value of Fashion-MNIST at epsilon 1, from 0 to 1."""
+    """Return the position of q between `start` and its value for Fashion-MNIST at epsilon 1, from 0 to 1."""
     return min(1.0, max(0.0, math.log(q / start) / math.log(_MANY / start))) if q > 0 else 0.0
 
 
 def detail_for(facts: PublicFacts, q: float, texture: bool, clusters: int | None) -> dict[str, Any]:
-    """Return the options of a warm start that follow, except for clips.
+    """Return the derived options of a warm start, except clips.
 
     Args:
         facts: declared by the owner.
         q: from `signal`.
-        texture: True if it is released, too.
-        clusters: of each class; None: several if their centres are far above the noise (measured with texture alone).
+        texture: True if texture is released.
+        clusters: number per class; None: several if their centres are far above the noise (measured only with texture).
     """
     if clusters is None:
         clusters = min(_CLUSTERS, round(q / _CLUSTER_PER_Q)) if texture and q >= _CLUSTERS_FROM else 1
@@ -183,7 +184,7 @@ def detail_for(facts: PublicFacts, q: float, texture: bool, clusters: int | None
     coefficients = min(max(_COEFFICIENTS[0], round(_COEFFICIENTS_EACH * math.sqrt(q))), most)
     waves = min(max(_WAVES[0], round(_WAVES_EACH * math.sqrt(q))), _WAVES[1])
     of_clusters = _CLUSTER_SHARE if clusters > 1 else 0.0
-    shares = (0.8, 0.2, 0.0)  # means, pooled covariance, the classes' own: few records pay for means, which hold labels
+    shares = (0.8, 0.2, 0.0)  # means, pooled covariance, own ones: with few records, means carry labels
     if q >= _CLASSES_FROM:  # the classes' own covariances are above the noise
         along = _along(q, _SHIFT_FROM)
         of_own, of_means = round(0.35 + 0.1 * along, 2), round(0.35 - 0.2 * along, 2)
@@ -209,12 +210,12 @@ def detail_for(facts: PublicFacts, q: float, texture: bool, clusters: int | None
 
 
 def warm_start_event(name: str, stddev: float) -> GaussianEvent:
-    """Return the event of one of the warm start's releases with discrete noise of that parameter.
+    """Return the event of one release of the warm start with discrete noise of parameter `stddev`.
 
     Privacy:
-        A record (one of each subject, where the unit is the subject) adds to the sum of one class or cluster, or to one
-        matrix. A sum gets the record's coefficients, of norm at most Q, and a count of Q/4; a matrix gets an outer
-        product of norm at most Q^2 (`workers.recipes.released_sums` has the proofs).
+        A record (one per subject if the unit is the subject) adds to the sum of one class or cluster, or to one matrix.
+            It adds to a sum its coefficients, of norm at most Q, and a count of Q/4; to a matrix, an outer product of
+            norm at most Q^2 (`workers.recipes.released_sums` has the proofs).
     """
     together = math.nextafter(math.hypot(QUANTISATION, COUNT_WEIGHT), math.inf)  # of coefficients and count
     sensitivity = together if name in (MEANS, CLUSTERS) else float(QUANTISATION**2)
@@ -222,7 +223,7 @@ def warm_start_event(name: str, stddev: float) -> GaussianEvent:
 
 
 def warm_start_stages(config: MomentsConfig, budget_nano: int, privacy_filter: Filter) -> list[Stage]:
-    """Divide a budget by the warm start's shares; return the stages of the releases that have one.
+    """Divide a budget by the warm start's shares; return the stages of the releases with a share.
 
     Raises:
         InvalidParameter: the budget is too small.
@@ -237,7 +238,7 @@ def warm_start_stages(config: MomentsConfig, budget_nano: int, privacy_filter: F
     for name, share in shares.items():
         if share == 0:
             continue
-        share_nano = min(int(budget_nano * share), left_nano)  # shares may add up to a little more than 1
+        share_nano = min(int(budget_nano * share), left_nano)  # shares may add up to slightly more than 1
         left_nano -= share_nano
         count = CLUSTER_ROUNDS if name == CLUSTERS else 1
         if share_nano < count:

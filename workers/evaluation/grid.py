@@ -42,7 +42,7 @@ def strip(pixels: npt.NDArray[np.uint8]) -> Image.Image:
 def draw_grid(images: npt.ArrayLike, classes: Sequence[str]) -> bytes:
     """Return a contact sheet as PNG.
 
-    `images` are synthetic, float (n, c, h, w) in [0, 1], as many of the first class as of the second, and so on.
+    `images` are synthetic, float (n, c, h, w) in [0, 1], ordered by class, with equally many of each class.
     """
     pixels = as_pixels(images)
     columns = len(pixels) // len(classes)

@@ -27,7 +27,7 @@ from privacy.plans.moments import VISIBLE
 from workers.evaluation.grid import as_pixels, strip
 
 SAMPLES_PER_CLASS: Final = 10
-# The odds table of the report; what the account promises is added to it.
+# The odds table of the report; the account's limit is added as a row.
 EPSILON_EXAMPLES: Final = (0.5, 1.0, 2.0, 3.0, 8.0)
 UNIT_KEYS: Final = {
     "record": "unit: one of these is protected",
@@ -36,7 +36,7 @@ UNIT_KEYS: Final = {
 
 
 HISTOGRAM_BINS = 32
-# Pairwise distances are taken on at most this many images of a class: 200 give 19,900 pairs, plenty for a mean.
+# Pairwise distances use at most this many images of a class: 200 give 19,900 pairs, enough for a mean.
 PAIRED_IMAGES_MAX = 200
 # Two images are near twins when their root-mean-square pixel difference is at most this share of the full range.
 # The closest of 200 real images of a Fashion-MNIST class differ by 0.07 or more.
@@ -57,7 +57,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PaidStage:
-    """One stage of the plan: releases made, their noise and their price."""
+    """One stage of the plan: number of releases, their noise and their cost."""
 
     name: str
     releases: int
@@ -73,13 +73,13 @@ class ReleaseFacts:
         classes: declared class names, in label order.
         created_at: ISO 8601, UTC.
         facts: further public numbers of the plan (teachers, images to aggregate, ...).
-        notes: remarks of the plan, for people.
-        account_epsilon: of all that the account may ever publish, at the delta of the card: its limit, unless more was
-            spent and held when that was lowered.
-        account_attacker_certainty_max: how sure an attacker who was 50% sure can become by all of that.
-        account_nano: the most that all of that costs.
-        account_spent_nano: spent by the account in all, this release included; None when not known.
-        incomplete: of a training that ended early: the `reason`, and the `share` of its releases that was made.
+        notes: the plan's remarks, for people.
+        account_epsilon: epsilon of everything that the account may ever publish, at the card's delta. This is the
+            account's limit, or more if more was spent and held when the limit was lowered.
+        account_attacker_certainty_max: highest certainty that everything ever published gives an attacker at 50%.
+        account_nano: upper bound on the cost of everything that the account may ever publish.
+        account_spent_nano: total spent by the account, including this release; None if unknown.
+        incomplete: if the training ended early, the `reason` and the completed `share` of its releases.
     """
 
     name: str
@@ -112,7 +112,7 @@ def write_report(
     Args:
         card: the release's privacy card, as JSON; KeyError if it lacks a fact that the guarantee needs.
         images: sample of the release, uint8 (n, h, w) or (n, h, w, c). Synthetic: the report shows them.
-        technical: versions, config digest, hardware and the like, in the order to be shown.
+        technical: versions, config digest, hardware and similar facts, in display order.
     """
     labels = np.asarray(labels, dtype=np.int64)
     panels = measure(images, labels, release.classes)
@@ -139,7 +139,7 @@ def write_report(
     )
     odds = [(release.account_epsilon, release.account_attacker_certainty_max, True)]
     for epsilon in EPSILON_EXAMPLES:
-        if not math.isclose(epsilon, release.account_epsilon, rel_tol=0.02):  # one that it nearly equals is left out
+        if not math.isclose(epsilon, release.account_epsilon, rel_tol=0.02):  # omit a nearly equal row
             odds.append((epsilon, attacker_certainty_max(open_filter(epsilon, card["delta"])), False))
     page = template().render(
         **document,
@@ -218,7 +218,7 @@ def measure(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], classe
     members = [flat[labels == index][:PAIRED_IMAGES_MAX].astype(np.float64) / 255.0 for index in range(len(classes))]
     present = [group for group in members if len(group)]
     means = [float(_distances(left, right).mean()) for i, left in enumerate(present) for right in present[i + 1 :]]
-    between = float(np.mean(means)) if means else 0.0  # each pair of classes weighted alike
+    between = float(np.mean(means)) if means else 0.0  # each pair of classes has equal weight
     panels = []
     for index, (name, group) in enumerate(zip(classes, members, strict=True)):
         diversity, twin_share = 0.0, 0.0

@@ -1,9 +1,8 @@
-"""The similarity of synthetic and real images, as one named public extractor sees them: Frechet distance, precision,
-recall.
+"""Similarity of synthetic and real images, by a named public extractor: Frechet distance, precision, recall.
 
 Heusel et al. 2017 (arXiv:1706.08500) compare the Gaussians of two sets of features; Kynkaanniemi et al. 2019
-(arXiv:1904.06991) measure the share of one set that lies where the other does. All three depend on the extractor and on
-the number of images. Compare values only if both are the same, and never with published FIDs. The real images are
+(arXiv:1904.06991) measure the share of one set that lies in the region of the other. All three depend on the extractor
+and on the number of images. Compare values only if both are equal, and never with published FIDs. The real images are
 public: nothing private is read.
 """
 
@@ -20,21 +19,19 @@ from torch.nn import functional
 from models.extractor import ExtractorUnusable, read_extractor
 from models.portable.textured import texture
 
-IMAGES_MAX, IMAGES_MIN = 5000, 20  # of each side; with fewer nothing is said
+IMAGES_MAX, IMAGES_MIN = 5000, 20  # per set; with fewer, nothing is reported
 NEIGHBOURS = 3
 BUILT_IN = "texture and colour (built in)"
-INCEPTION = "inception-2015-12-05.pt"  # the usual network's TorchScript file, as StyleGAN's authors publish it
-IN_REPORTS = "reports"  # name of the extractor of `models.extractor` that is looked for where that file is not there
-_QUADRANTS, _PATCHES = 2, 4  # to a side: of texture, and of colour
+INCEPTION = "inception-2015-12-05.pt"  # the usual Inception network, as StyleGAN's authors publish it
+IN_REPORTS = "reports"  # fallback: an extractor of `models.extractor` with this name
+_QUADRANTS, _PATCHES = 2, 4  # cells per side: of texture, and of colour
 _SIDE_MIN = 8
-_BLOCK, _BLOCK_PIXELS = 250, 2**22  # images or rows at once, and pixels of the images, which bounds memory
+_BLOCK, _BLOCK_PIXELS = 250, 2**22  # images or rows, and pixels, at once: bounds memory
 
 
 @dataclass(frozen=True)
 class NamedExtractor:
-    """A public extractor: it maps images (n, 1 or 3, h, w) uint8 to (n, d) float64, each by itself. Distances carry its
-    name.
-    """
+    """A named public extractor: maps images (n, 1 or 3, h, w) uint8 to (n, d) float64, each image by itself."""
 
     name: str
     features: Callable[[Tensor], Tensor]
@@ -42,12 +39,12 @@ class NamedExtractor:
 
 @dataclass(frozen=True)
 class Similarity:
-    """The similarity of two sets of images, of as many `images` each.
+    """The similarity of two sets of images; `images` is the size of each set.
 
     Attributes:
-        frechet_distance: between the two Gaussians, squared as is usual; 0 of equal sets.
-        precision: share of the synthetic images that lie where real ones do.
-        recall: share of the real images that lie where synthetic ones do: low where kinds of images are missing.
+        frechet_distance: between the two Gaussians, squared as usual; 0 for equal sets.
+        precision: share of the synthetic images that lie in the region of the real images.
+        recall: share of the real images that lie in the region of the synthetic images; low if kinds are missing.
     """
 
     extractor: str
@@ -58,9 +55,9 @@ class Similarity:
 
 
 def find_extractor(folder: Path) -> NamedExtractor:
-    """Return the extractor of reports: the usual Inception network, else the operator's choice, else the built-in one.
+    """Return the extractor for reports: the usual Inception network, the operator's choice, or the built-in one.
 
-    Raise ExtractorUnusable if the operator's file in the folder is damaged or of another network.
+    Raise ExtractorUnusable if the operator's file is damaged or contains another network.
     """
     if (folder / INCEPTION).is_file():  # a TorchScript network
         try:
@@ -81,8 +78,8 @@ def find_extractor(folder: Path) -> NamedExtractor:
 def texture_and_colour(images: Tensor) -> Tensor:
     """Describe images (n, c, h, w) uint8 by mean colours of 16 patches and the texture of four quadrants.
 
-    80 numbers of a grey image, 112 of one in colour, all of about the same size; none is learned. The recipes that
-    start from moments release numbers of this kind, so it is kinder to them than to others.
+    A grey image gives 80 numbers, a colour image 112, all of similar magnitude; nothing is learned. Recipes that start
+    from moments release such numbers, so this extractor favours them.
     """
     pixels = images.float() / 255
     if min(pixels.shape[2:]) < _SIDE_MIN:
@@ -101,9 +98,9 @@ def measure_similarity(
     seed: int,
     look: Callable[[int, int], None] = lambda _done, _steps: None,
 ) -> Similarity | None:
-    """Compare as many synthetic images as real (public) ones, (n, c, h, w) uint8, at most IMAGES_MAX of each.
+    """Compare equally many synthetic and real (public) images, (n, c, h, w) uint8, at most IMAGES_MAX of each.
 
-    A public seed draws them. `look` receives the number of blocks done, and of all; an exception from it ends this.
+    A public seed selects them. `look` receives the number of finished blocks and of all; its exceptions propagate.
     Return None if a side has fewer than IMAGES_MIN images.
     """
     count = min(len(synthetic), len(real), IMAGES_MAX)
@@ -123,7 +120,7 @@ def measure_similarity(
 
 
 def frechet_distance(left: Tensor, right: Tensor) -> float:
-    """Return the Frechet distance of the Gaussians of two sets of features (n, d), squared as is usual."""
+    """Return the Frechet distance of the Gaussians of two sets of features (n, d), squared as usual."""
     values, vectors = torch.linalg.eigh(left.T.cov())
     root = vectors * values.clamp(min=0).sqrt() @ vectors.T
     cross = torch.linalg.eigvalsh(root @ right.T.cov() @ root).clamp(min=0).sqrt().sum()
@@ -132,10 +129,10 @@ def frechet_distance(left: Tensor, right: Tensor) -> float:
 
 
 def covered(points: Tensor, by: Tensor, block: int = _BLOCK) -> float:
-    """Return the share of features (n, d) that lie where a set does: precision of the fake by the real, or recall.
+    """Return the share of features (n, d) that lie in the region of a set: precision (fake in real), or recall.
 
-    A feature lies there if it is as near to one of the set's points as that point's n-th neighbour in the set.
-    Distances are taken of `block` rows at a time.
+    A feature lies in the region if it is as near to a point of the set as that point's n-th neighbour in the set.
+    Distances are computed for `block` rows at a time.
     """
     own = (torch.cdist(part, by) for part in torch.split(by, block))
     radius = torch.cat([part.kthvalue(NEIGHBOURS + 1, dim=1).values for part in own])  # a point is its own nearest

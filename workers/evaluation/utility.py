@@ -1,7 +1,7 @@
-"""Usefulness of synthetic images: train a classifier on them, test it on public images.
+"""Usefulness of synthetic images: train a classifier on them and test it on public images.
 
-The protocol is fixed in advance: train on a set number of images (at most 20 epochs) under a one-cycle schedule, and
-keep the last step's weights. Nothing is selected on the test set, which is used only at the end.
+The protocol is fixed in advance: train on a fixed number of images (at most 20 epochs) under a one-cycle schedule, and
+keep the weights of the last step. Nothing is selected on the test set, which is used once, at the end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from models.watching import between_layers
 
 @dataclass(frozen=True)
 class ClassifierTraining:
-    """How one kind of classifier is trained: synthetic images seen in all, peak learning rate, weight decay."""
+    """Training parameters of one kind of classifier: total images seen, peak learning rate, weight decay."""
 
     images_seen: int
     learning_rate: float
@@ -30,18 +30,18 @@ class ClassifierTraining:
     batch: int = 250
 
     def steps(self, n: int, epochs: int | None = None) -> int:
-        """Return how many steps are made on n synthetic images."""
+        """Return the number of training steps on n synthetic images."""
         each = max(1, n // min(self.batch, n))
         steps = each * (EPOCHS_MAX if epochs is None else epochs)
         return steps if epochs is not None else min(steps, self.images_seen // min(self.batch, n))
 
 
-SIDE_MAX = 64  # pixels: what classifiers see of larger images
-UNEVEN_FROM = 1.5  # classes of the test images; beyond, accuracy is mostly that of the large ones
-_AVERAGED = 64  # images at a time, which bounds memory
-_TOGETHER, _PIXELS_TOGETHER = 2000, 2**22  # images in a network at once, and pixels of all of them
-_SEEDING = Lock()  # torch's own stream of random numbers is one for all threads
-EPOCHS_MAX = 20  # a small synthetic set is not seen more often than this
+SIDE_MAX = 64  # pixels per side; larger images are reduced to this for classifiers
+UNEVEN_FROM = 1.5  # ratio of class sizes in the test set; above it, accuracy mostly reflects the large classes
+_AVERAGED = 64  # images at a time: bounds memory
+_TOGETHER, _PIXELS_TOGETHER = 2000, 2**22  # images, and pixels in all, per forward pass
+_SEEDING = Lock()  # torch's random stream is shared by all threads
+EPOCHS_MAX = 20  # epochs, at most, on a small synthetic set
 
 TRAINING: dict[ClassifierKind, ClassifierTraining] = {
     "logistic_regression": ClassifierTraining(300_000, learning_rate=2e-3, weight_decay=1e-4),
@@ -59,7 +59,7 @@ class Utility:
 
     @classmethod
     def of(cls, labels: torch.Tensor, predicted: torch.Tensor, classes: int) -> Self:
-        """Count how many images of each true class were taken for each class."""
+        """Count the images of each true class by predicted class."""
         places = labels.long() * classes + predicted.long()
         confusion = torch.bincount(places, minlength=classes**2).reshape(classes, classes)
         accuracy = float(confusion.diagonal().sum()) / int(confusion.sum())
@@ -72,31 +72,29 @@ class Utility:
 
 
 def accuracy_by_class(confusion: Sequence[Sequence[int]]) -> list[float | None]:
-    """Return the share of each class's images that is recognised; None of a class without images.
+    """Return the share of correctly classified images of each class; None for a class without images.
 
-    `confusion` are counts (classes, classes), a row for each true class.
+    `confusion` contains counts (classes, classes), one row per true class.
     """
     return [row[index] / sum(row) if sum(row) else None for index, row in enumerate(confusion)]
 
 
 def are_uneven(confusion: Sequence[Sequence[int]]) -> bool:
-    """Return whether the largest class has more than UNEVEN_FROM times the images of the smallest, of those that have
-    any.
-    """
+    """Return whether the largest class has more than UNEVEN_FROM times the images of the smallest non-empty class."""
     counts = [sum(row) for row in confusion if sum(row)]
     return max(counts) > UNEVEN_FROM * min(counts)
 
 
 def seen_size(height: int, width: int) -> tuple[int, int]:
-    """Return the height and width that classifiers see of such images: at most SIDE_MAX, in their proportion."""
+    """Return the height and width of images as classifiers see them: at most SIDE_MAX, with the aspect ratio kept."""
     shrunk = min(1.0, SIDE_MAX / max(height, width))
     return max(1, round(height * shrunk)), max(1, round(width * shrunk))
 
 
 def as_seen(images: torch.Tensor) -> torch.Tensor:
-    """Return images (n, c, h, w), uint8 or float, as classifiers see them: large ones averaged over areas of pixels.
+    """Return images (n, c, h, w), uint8 or float, as classifiers see them: large images reduced by area averaging.
 
-    A classifier that learned every pixel of 256 x 256 would take hours.
+    Training a classifier on all 256 x 256 pixels would take hours.
     """
     size = seen_size(images.shape[2], images.shape[3])
     if size == (images.shape[2], images.shape[3]):
@@ -122,15 +120,16 @@ def train_and_test(
     epochs: int | None = None,
     look: Callable[[int, int], None] = lambda _done, _steps: None,
 ) -> Utility:
-    """Train a fresh classifier on synthetic images to the last step and test it once; it sees images by `as_seen`.
+    """Train a new classifier on synthetic images and test it once. Images are reduced by `as_seen`.
 
     Args:
-        train_images: synthetic, (n, c, h, w), uint8 in 0..255 or float in [0, 1]; likewise the public `test_images`.
+        train_images: synthetic, (n, c, h, w), uint8 in 0..255 or float in [0, 1]. The same holds for the public
+            `test_images`.
         train_labels: (n,) integers in 0..classes-1.
-        seed: public; fixes initial weights, order of batches and dropout.
-        epochs: passes over the synthetic images, in place of the protocol's number of images (tests use fewer).
-        look: receives the number of steps done, and of all, before every layer computes, in training and test; an
-            exception from it ends both.
+        seed: public; determines initial weights, order of batches and dropout.
+        epochs: passes over the synthetic images; overrides the protocol's number of images (for tests).
+        look: called before every layer, in training and test, with the number of finished steps and of all; an
+            exception from it stops the computation.
     """
     if len(train_images) == 0 or len(test_images) == 0:
         raise ValueError("a classifier needs at least one training image and one test image")
@@ -163,9 +162,9 @@ def fit(
     epochs: int | None = None,
     look: Callable[[int, int], None] = lambda _done, _steps: None,
 ) -> nn.Module:
-    """Train any classifier as `train_and_test` does and return it, in training mode, on its device.
+    """Train any classifier like `train_and_test`; return it in training mode, on its device.
 
-    `stream` gives the order of batches and, on a processor, dropout; so several can train at a time.
+    `stream` determines the order of batches and, on a CPU, dropout, so that several classifiers can train in parallel.
     """
     model = model.to(device).to(memory_format=torch.channels_last)
     n = len(images)
@@ -200,7 +199,7 @@ def fit(
 
 
 def _together(images: torch.Tensor) -> int:
-    """Return how many images (n, c, h, w) go through a network at once, so that its memory is bounded."""
+    """Return how many images (n, c, h, w) to process in one pass, so that memory is bounded."""
     return max(1, min(_TOGETHER, _PIXELS_TOGETHER // (images.shape[2] * images.shape[3])))
 
 

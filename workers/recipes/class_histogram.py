@@ -27,10 +27,10 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class ClassHistogram:
-    """A released histogram. All of it may be published.
+    """A released histogram. All fields may be published.
 
-    Noisy counts are unbiased, possibly below zero, each with the same standard error; `units_declared` is a public
-    upper bound.
+    Noisy counts are unbiased, may be negative, and have equal standard errors. `units_declared` is a public upper
+    bound.
     """
 
     classes: tuple[str, ...]
@@ -41,7 +41,7 @@ class ClassHistogram:
     def save(self, directory: Path) -> None:
         """Write the histogram into an existing directory; equal histograms give equal bytes.
 
-        Its `counts` are the noisy ones, clamped to the possible range: post-processing, slightly biased.
+        The file's `counts` are the noisy counts clamped to the possible range: post-processing, slightly biased.
         """
         document = {
             "format": _FORMAT,
@@ -55,7 +55,7 @@ class ClassHistogram:
 
 
 def read_histogram(directory: Path) -> Mapping[str, Any]:
-    """Read what `ClassHistogram.save` wrote; raise ValueError if the file has another format."""
+    """Read the file written by `ClassHistogram.save`; raise ValueError if its format differs."""
     document: dict[str, Any] = json.loads((directory / HISTOGRAM_FILE).read_text(encoding="utf-8"))
     if document.pop("format", None) != _FORMAT:
         raise ValueError(f"this program reads histograms of format {_FORMAT}")
@@ -88,10 +88,10 @@ def work(_plan: Plan, _facts: PublicFacts) -> tuple[Piece, ...]:
 
 
 def count_classes(private_labels: npt.NDArray[np.int64], classes: int) -> npt.NDArray[np.int64]:
-    """Return how many labels there are of each class, (classes,) int64. Private.
+    """Return the number of labels of each class, (classes,) int64. Private.
 
     Privacy:
-        One label more changes one count, by 1; a label that names no class changes none.
+        One more label changes one count by 1; a label that names no class changes none.
     """
     labels = np.asarray(private_labels)
     return np.bincount(labels[(labels >= 0) & (labels < classes)], minlength=classes).astype(np.int64)

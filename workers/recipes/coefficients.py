@@ -1,16 +1,16 @@
-"""The numbers of private images that a warm start uses, each record's exact to the last bit.
+"""Coefficients of private images for a warm start, exact to the last bit for each record.
 
-They are coefficients in a public basis of cosine waves, then of texture. The numbers of a texture are those of
-`models.portable.textured.texture`, in another arithmetic. Filters and pixels are integers, so that sums of their
-products are exact in any order; squares, sums of two and roots are rounded as IEEE 754 says, wherever in a block a
-number is; moduli are rounded to integers before they are added; and logarithms, which libraries round differently, come
-from one table.
+They are coefficients in a public basis of cosine waves, then of texture. The texture is that of
+`models.portable.textured.texture`, computed in different arithmetic. Filters and pixels are integers, so sums of their
+products are exact in any order. Squares, sums of two and roots are rounded by IEEE 754, at every position in a block.
+Moduli are rounded to integers before they are added. Logarithms, which libraries round differently, come from one
+table.
 
 Large images need no matrix of coefficients x pixels: a cosine wave over an image is the product of one over its rows
 and one over its columns (the two-dimensional DCT is separable: Ahmed, Natarajan and Rao 1974, "Discrete cosine
 transform"). So rows are multiplied first, then columns, and channels are mixed last. Rounded waves are not quite
-orthonormal, which costs no privacy: numbers of records are clipped after they are computed, and sensitivities are those
-of the clipped ones (`workers.recipes.released_sums`).
+orthonormal, which costs no privacy: records' numbers are clipped after they are computed, and sensitivities refer to
+the clipped numbers (`workers.recipes.released_sums`).
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from privacy.plans.warm_start import COLOUR_MIX, LUMA_CHROMA, action_of, coeffic
 from workers.recipes.records import computed_alike
 
 Array = npt.NDArray[np.float64]
-_BLOCK, _BLOCK_NUMBERS = 512, 2**23  # records whose products are formed at once, fewer where they are large
-_PRODUCT_BLOCK = 8192  # rows that are rounded at once, which bounds memory
-LARGE = 64 * 64  # pixels; the coefficients of images that have more are found by `separable`
-_ROW_BITS = 24  # to which records are rounded before a product
-TEXTURE_LARGEST = 4.0  # beyond any number of a texture
+_BLOCK, _BLOCK_NUMBERS = 512, 2**23  # records multiplied at once; fewer if they are large
+_PRODUCT_BLOCK = 8192  # rows rounded at once: bounds memory
+LARGE = 64 * 64  # pixels; above it, coefficients are computed with `SeparableWaves`
+_ROW_BITS = 24  # bits to which records are rounded before a product
+TEXTURE_LARGEST = 4.0  # larger than any number of a texture
 _GRID = 2**12  # steps of a modulus from 0 to full brightness
-_TEXTURE_BLOCK = 64  # images whose windows are in memory at once
-_EXACT = 53  # bits of an integer that float64 holds, and so may every partial sum have
-_PIXEL, _MIX = 8, 2  # bits of a pixel, and of what the channels' factors add up to at most (4)
-_WAVES_NUMBERS = 2**18  # pixels of the images that are floats at once, so that caches hold them
-_DRAWN_NUMBERS = 2**20  # likewise, of those that are drawn
+_TEXTURE_BLOCK = 64  # images whose windows are in memory together
+_EXACT = 53  # bits of an integer that float64 represents exactly; every partial sum fits into them
+_PIXEL, _MIX = 8, 2  # bits of a pixel, and of the largest sum of the channels' factors (4)
+_WAVES_NUMBERS = 2**18  # pixels converted to floats at once, so that they fit into caches
+_DRAWN_NUMBERS = 2**20  # likewise, for generated images
 
 
 def cosine_basis(length: int, frequencies: int) -> Array:
@@ -106,20 +106,20 @@ class Numbers:
         return np.concatenate([found, texture_coefficients(private_images, self.texture)], axis=1)
 
     def drawn(self, rows: Array) -> Array:
-        """Turn deviations (n, f) into those of the pixels and, with texture, of its numbers."""
+        """Turn deviations (n, f) into deviations of pixels and, if there is texture, of its numbers."""
         pixels, of_texture = self.waves.drawn(rows[:, : len(self.waves)]), rows[:, len(self.waves) :]
         return np.concatenate([pixels, of_texture @ self.texture], axis=1) if len(self.texture) else pixels
 
 
 class Factors(Sequence[Array]):
-    """The factor (outputs, d) of each class's latents; components are (f, d), roots (d, d).
+    """The factor (outputs, d) of each class's latents. Components are (f, d), roots (d, d).
 
-    For large images they are most of the memory, so they are computed on access, and no two exist at once.
+    For large images factors take most of the memory, so they are computed on access, one at a time.
     """
 
     def __init__(self, numbers: Numbers, components: Array, roots: Sequence[Array]) -> None:
         self._numbers, self._components, self._roots = numbers, components, roots
-        # A product by a matrix is dearer than one in the components, and one by two factors is cheaper.
+        # A product with one large matrix costs more than one in the components; a product with two factors costs less.
         self._drawn = numbers.drawn(components.T).T if isinstance(numbers.waves, MatrixWaves) else None
 
     def __len__(self) -> int:
@@ -133,7 +133,7 @@ class Factors(Sequence[Array]):
 
 
 def numbers_of(config: MomentsConfig, facts: PublicFacts) -> Numbers:
-    """Return the public bases of a configuration, that of the waves in factors for large images."""
+    """Return the public bases of a configuration. For large images the waves are factored."""
     small = facts.height * facts.width <= LARGE
     waves = MatrixWaves(image_basis(config, facts)) if small else SeparableWaves(config, facts)
     texture = texture_basis(config, facts)
@@ -143,7 +143,7 @@ def numbers_of(config: MomentsConfig, facts: PublicFacts) -> Numbers:
 def image_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
     """Return the public basis as orthonormal rows (coefficients, pixels), pixels ordered (channel, row, column).
 
-    Luma and chroma are an orthonormal change of the channels, so that a norm means the same in either.
+    Luma and chroma are an orthonormal transform of the channels, so norms are the same in both.
     """
     seen = coefficients_of(config, facts)
     rows, columns = (
@@ -157,10 +157,10 @@ def image_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
 
 
 class RoundedMatrix:
-    """A public or released matrix (p, f) for products without rounding that depends on other rows.
+    """A public or released matrix (p, f) for products whose rounding does not depend on other rows.
 
-    A matrix product may add in another order when a row is inserted above. The last bit of another row's result would
-    then depend on a record's presence. Here both factors are first rounded to binary fractions so short that every
+    A matrix product may add in another order if a row is inserted above. The last bit of a row's result would then
+    depend on another record's presence. Here both factors are first rounded to short binary fractions, so that every
     partial sum fits into 53 bits: any order gives the same bits.
     """
 
@@ -172,9 +172,9 @@ class RoundedMatrix:
         self._integers: Array = np.rint(integers, out=integers)
 
     def exact_product(self, private_rows: Array, largest: float) -> Array:
-        """Multiply private rows (n, p), clipped to a public bound `largest` of an entry; return (n, f).
+        """Multiply private rows (n, p), whose entries are clipped to a public bound `largest`; return (n, f).
 
-        Each row is a function of that row, the matrix and `largest` alone.
+        Each result row is a function of its own row, the matrix and `largest` alone.
         """
         row_unit = 2.0 ** (math.frexp(largest)[1] - _ROW_BITS)
         product = np.empty((len(private_rows), self._integers.shape[1]))
@@ -186,15 +186,15 @@ class RoundedMatrix:
 
 
 def exact_product(private_rows: Array, matrix: Array, largest: float) -> Array:
-    """Multiply rows (n, p) by a matrix (p, f) that is needed once: see `RoundedMatrix`."""
+    """Multiply rows (n, p) by a matrix (p, f) that is used only once; see `RoundedMatrix`."""
     return RoundedMatrix(matrix).exact_product(private_rows, largest)
 
 
 def texture_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
     """Return the public basis of a texture as orthonormal rows (waves, maps * rows * columns).
 
-    Cosine waves over the cells' rows and columns, real Fourier waves over orientations, and the sum or the difference
-    of fine and coarse: a texture is smooth in all of them, so few numbers hold most of it.
+    The basis combines cosine waves over the cells' rows and columns, real Fourier waves over orientations, and sum or
+    difference of fine and coarse. Textures are smooth in all of them, so few numbers describe most of a texture.
     """
     seen = texture_waves(config, facts)
     at, half = 2.0 * np.pi * np.arange(ORIENTATIONS) / ORIENTATIONS, ORIENTATIONS // 2
@@ -234,7 +234,7 @@ def _texture(images: npt.NDArray[np.uint8]) -> Array:
 
 
 def _numbers(images: Array, bank: Array, full: float, cell: int) -> Array:
-    """Return (b, ORIENTATIONS, rows, columns) of integer images (b, h, w), in which `full` is full brightness."""
+    """Return (b, ORIENTATIONS, rows, columns) of integer images (b, h, w); `full` is full brightness."""
     b, height, width = images.shape
     size = bank.shape[-1]
     around = np.pad(images, ((0, 0), (size // 2,) * 2, (size // 2,) * 2))
@@ -256,7 +256,7 @@ def _logarithms() -> Array:
 def integer_waves(length: int, frequencies: int, bits: int) -> Array:
     """Return the first cosine waves (DCT-II) of `length` samples as integers (frequencies, length) up to 2^bits.
 
-    The second half of a wave is the first one mirrored, with its sign, so that mirroring is exact.
+    The second half of a wave mirrors the first half, with its sign, so that mirroring is exact.
     """
     half, frequency = (length + 1) // 2, np.arange(frequencies)[:, None]
     first = np.rint(np.cos(frequency * (np.arange(half) + 0.5)[None, :] * np.pi / length) * 2.0**bits)
@@ -264,16 +264,16 @@ def integer_waves(length: int, frequencies: int, bits: int) -> Array:
 
 
 class SeparableWaves:
-    """The public basis of cosine waves as its factors.
+    """The public basis of cosine waves, in factored form.
 
-    Symmetries only change signs and swap pairs: `Waves.paired` changes between numbers of waves and of the basis, and
-    is its own inverse and its own transpose.
+    Symmetries only change signs and swap pairs. `Waves.paired` converts between numbers of waves and of the basis; it
+    is its own inverse and transpose.
 
     Attributes:
-        down: waves over rows: integers (frequencies, height).
+        down: waves over rows, integers (frequencies, height).
         across: likewise over columns, (frequencies, width).
-        mix: integers (planes, channels), factors of the channels in a plane.
-        seen: which products of them are coefficients, (f,).
+        mix: factors of the channels in each plane, integers (planes, channels).
+        seen: indices of the products that are coefficients, (f,).
     """
 
     def __init__(self, config: MomentsConfig, facts: PublicFacts) -> None:
@@ -303,7 +303,7 @@ class SeparableWaves:
         """
         scale = 1.0 / self._norms
         factors = self.mix.sum(axis=1)[self.seen.kind], self.down.sum(axis=1), self.across.sum(axis=1)
-        whole = factors[0] * factors[1][self.seen.row] * factors[2][self.seen.column]  # what even brightness 1 has
+        whole = factors[0] * factors[1][self.seen.row] * factors[2][self.seen.column]  # for uniform brightness 1
         middle = whole * scale * centre
         found = computed_alike(
             private_images,

@@ -1,8 +1,8 @@
 """DataLens: teachers on disjoint shards vote on how synthetic images should change (Wang et al. 2021).
 
 `workers.recipes.teacher_stage` is Algorithm 1 (arXiv:2103.11109). The generator and its step size are the authors'.
-Shards are by keyed hash. The authors' code deals classes in turn, so one more record moves others to other teachers.
-Its epsilon therefore holds only for records that are replaced.
+Shards are assigned by a keyed hash. The authors' code deals classes in turn, so one more record moves others to other
+teachers. Its epsilon therefore holds only under replacement of records.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from workers.recipes.ranks import share
 from workers.recipes.records import teacher_of_each
 from workers.recipes.teacher_stage import Release, Teachers, TeacherStageConfig, TeacherStageState, run_teacher_stage
 
-_CHARGED_TOGETHER = 5  # iterations that are paid, run and checkpointed together
-_VOTE_SECONDS = 1e-5  # of one teacher on one image of 28 x 28
-_STEP_SECONDS = {"linear": 0.0, "kernel": 1e-5, "convolutional": 3e-4}  # of one teacher, for one such image
-_STEPS_MAX = {"linear": 0, "kernel": 1}  # of teachers in closed form, which more would not change
-_SHOWN = 500  # images of all classes alike that kernel teachers see of the student; one of each at least
-_BETAS = (0.5, 0.999)  # of the generator's Adam
+_CHARGED_TOGETHER = 5  # iterations paid, run and checkpointed together
+_VOTE_SECONDS = 1e-5  # seconds of one teacher on one 28 x 28 image
+_STEP_SECONDS = {"linear": 0.0, "kernel": 1e-5, "convolutional": 3e-4}  # likewise, for one update
+_STEPS_MAX = {"linear": 0, "kernel": 1}  # for closed-form teachers, because more updates change nothing
+_SHOWN = 500  # the student's images, evenly by class, shown to kernel teachers; at least one per class
+_BETAS = (0.5, 0.999)  # betas of the generator's Adam
 
 
 def train(run: Run) -> ConditionalDcganGenerator:
@@ -55,7 +55,7 @@ def train(run: Run) -> ConditionalDcganGenerator:
     student = PixelStudent(network, config.generator_learning_rate, run.generator("latents"))
     images = np.asarray(run.data.private_images)
     images = np.moveaxis(images, 3, 1) if images.ndim == 4 else images
-    private_records = torch.from_numpy(np.array(images, order="C")).flatten(1)  # copied: torch takes no read-only map
+    private_records = torch.from_numpy(np.array(images, order="C")).flatten(1)  # torch rejects read-only maps
     private_shards = shards_of(run, config.teachers, private_records)
     stage = stage_config(run.plan, run.facts)
     state = TeacherStageState(_teachers(run, stage, private_shards))
@@ -147,7 +147,7 @@ def shards_of(run: Run, teachers: int, private_records: Tensor) -> Shards:
     """Assign the records (n, d) to the teachers' shards. PRIVATE."""
     assigned = teacher_of_each(run.facts, run.data, run.secret, teachers)
     members = shard_members(assigned, teachers)
-    private_labels = torch.from_numpy(np.array(run.data.private_labels, dtype=np.int64))  # torch takes no read-only map
+    private_labels = torch.from_numpy(np.array(run.data.private_labels, dtype=np.int64))  # torch rejects read-only maps
     return Shards(private_records, private_labels, members, device=run.device)
 
 

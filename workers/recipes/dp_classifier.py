@@ -1,4 +1,4 @@
-"""A classifier trained with differential privacy: its weights are the release (Abadi et al. 2016 and after)."""
+"""A classifier trained with differential privacy; its weights are the release (Abadi et al. 2016 and later work)."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 FEATURES = "features"  # a stage of reports
-FEATURES_BLOCK = 512  # images whose features are computed together
-_FEATURES_SECONDS = 1e-3  # fixed features of one image
-_ROW_SECONDS, _HEAD_SECONDS = 5e-4, 2e-5  # of a step: one row of a network, of a linear head on fixed features
+FEATURES_BLOCK = 512  # images per batch of feature computation
+_FEATURES_SECONDS = 1e-3  # seconds for the fixed features of one image
+_ROW_SECONDS, _HEAD_SECONDS = 5e-4, 2e-5  # seconds per row of a step: of a network, of a linear head on fixed features
 
 
 def train(run: Run) -> PrivateClassifier:
     """Train and return the released classifier.
 
-    Raise ExtractorUnusable, before this attempt charges anything, if the plan's extractor is missing, or not the one
-    that the training began with.
+    Raise ExtractorUnusable, before this attempt charges anything, if the plan's extractor is missing or differs from
+    the one at the start.
 
     Privacy:
         Add or remove one unit. Each step privatises one sum over a Poisson sample, paid for before the sample is drawn;
@@ -65,7 +65,7 @@ def train(run: Run) -> PrivateClassifier:
 
 
 def classifier_task(run: Run, config: DpClassifierConfig, classifier: PrivateClassifier) -> Task:
-    """Return the task of private steps on a classifier's head: computes the fixed features of the private images."""
+    """Return the task of private steps on a classifier's head, after computing the private images' fixed features."""
     facts, data = run.facts, run.data
     with torch.no_grad(), exact_arithmetic():
         anchors = classifier.features(anchor_images(config, facts, data).to(run.device))
@@ -87,7 +87,7 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
 
 
 def classifier_work(plan: Plan, architecture: str, facts: PublicFacts) -> tuple[Piece, ...]:
-    """Return the pieces of a classifier's private steps, and of the fixed features before them."""
+    """Return the work of a classifier's private steps, and of the fixed features before them."""
     if not (architecture.startswith("scatter") or architecture == "pretrained_linear"):
         return (steps_work(plan, facts, _ROW_SECONDS),)
     blocks = math.ceil(facts.records_declared / FEATURES_BLOCK)
@@ -108,8 +108,9 @@ def features_of(
 ) -> Callable[[npt.NDArray[np.int64]], Tensor]:
     """Return a function from records (n,) to the fixed public features (n, ...) of their images. PRIVATE.
 
-    They are computed once where that is worth it. Reports, and the shapes of what is computed, depend on the declared
-    number of records: blank images replace missing ones. The features of `NOBODY`, -1, are the last that are kept.
+    Features are computed once if that saves time. Reports, and the shapes of the computation, depend only on the
+    declared number of records: blank images replace missing records. The last stored features are those of `NOBODY`,
+    -1.
     """
     device = next(classifier.head.parameters()).device
 
@@ -120,7 +121,7 @@ def features_of(
     if classifier.transform is None:
         return lambda records: compute(private_images, records)  # a partial would print the images
     if len(private_images) > facts.records_declared:
-        raise ValueError("there are more records than were declared")  # uploads are refused before
+        raise ValueError("there are more records than were declared")  # uploads are rejected before
     parts, blocks = [], math.ceil(facts.records_declared / FEATURES_BLOCK)
     size = alike_block(
         lambda images: compute(images, np.arange(len(images))),

@@ -1,10 +1,10 @@
 """A diffusion model trained by private steps (DPDM; Dockhorn et al. 2023, arXiv:2210.09929).
 
-The denoiser is the only network that sees private records. Each record of a step is seen in K rows with noise levels of
-their own (noise multiplicity). An estimator privatises the gradient of their mean loss. A plan may release a start
-first, from which the denoiser learns without privacy: Gaussians of the classes, which draw as many images as needed, or
-noisy mean images (DP-FETA; Gong et al. 2025). The sampler may also begin at an image of those Gaussians; the denoiser
-then learns small noise levels only, those of silhouettes and detail.
+The denoiser is the only network that sees private records. Each record of a step is used in K rows, each with its own
+noise level (noise multiplicity). An estimator privatises the gradient of their mean loss. A plan may first release a
+start, on which the denoiser trains without further privacy cost. The start is Gaussians of the classes, which generate
+any number of images, or noisy mean images (DP-FETA; Gong et al. 2025). The sampler may also begin at an image of those
+Gaussians; the denoiser then learns only small noise levels, for silhouettes and detail.
 """
 
 from __future__ import annotations
@@ -45,22 +45,21 @@ WARM_UP_BATCH = 64
 _ROW_SECONDS = 3e-3  # of a step
 _WARM_UP_SEED, _EXAMPLES_SEED = 3, 4
 _EXAMPLES_MAX, _EXAMPLE_BYTES_MAX, _EXAMPLES_AT_ONCE = 60_000, 2**29, 2048
-_EXAMPLE_SECONDS = 3e-3  # to draw one of 28 x 28 with texture
+_EXAMPLE_SECONDS = 3e-3  # seconds to draw one 28 x 28 image with texture
 _PASS_ROWS = 2048  # half-size images at once
-_STEPS = 2.0**18  # integers of full brightness: as fine as the widest noise of a plan can be drawn for
+_STEPS = 2.0**18  # integer of full brightness: the finest grid for which a plan's widest noise can be drawn
 
 
 def train(run: Run) -> EdmDenoiser:
     """Train and return the released denoiser.
 
-    Raise BudgetExceeded if moments or central images were paid for and lost in crashes more often than the hold can
-    make up for.
+    Raise BudgetExceeded if crashes lost paid moments or central images more often than the hold can pay for again.
 
     Privacy:
         Add or remove one unit. Each central image and each step privatises one sum over a Poisson sample, paid for
         before the sample is drawn. The proof of a step is in its estimator's file, that of the moments in
-        `workers.recipes.warm_start`. Noise levels are drawn without looking at records. Everything else is computed
-        from releases and public randomness.
+        `workers.recipes.warm_start`. Noise levels are drawn independently of records. Everything else is computed from
+            releases and public randomness.
     """
     config, facts, data = run.plan.config_of(DpDiffusionConfig), run.facts, run.data
     anchors = 2 * anchor_images(config, facts, data) - 1
@@ -145,7 +144,7 @@ def _shape(plan: Plan, facts: PublicFacts) -> EdmConfig:
 def _noise_rows(
     denoiser: EdmDenoiser, config: DpDiffusionConfig, images: Tensor, labels: Tensor, stream: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Return training rows of images in [-1, 1] at the noise levels that the denoiser must know."""
+    """Return training rows of images in [-1, 1] at the noise levels that the denoiser must learn."""
     shape = denoiser.config
     return noisy_rows(images, labels, shape.classes, config.label_drop, stream, shape.start_sigma)
 
@@ -153,7 +152,7 @@ def _noise_rows(
 def warm_up(
     denoiser: EdmDenoiser, config: DpDiffusionConfig, images: Tensor, labels: Tensor, progress: Progress
 ) -> None:
-    """Train the denoiser in place, without privacy, on examples from releases; each step picks some at random."""
+    """Train the denoiser in place on examples from releases, without privacy cost. Each step samples a batch."""
     device = next(denoiser.parameters()).device
     steps, batch = config.central_steps, WARM_UP_BATCH
     if config.moments_fraction:
@@ -174,9 +173,9 @@ def warm_up(
 
 
 def drawn_examples(denoiser: EdmDenoiser, config: DpDiffusionConfig, progress: Progress) -> Examples:
-    """Draw examples of all classes alike from the Gaussians.
+    """Draw equally many examples of each class from the Gaussians.
 
-    Drawing texture takes longer than learning from an image, so each example is learned more than once.
+    Drawing texture takes longer than a training step, so each example is used more than once.
     """
     first, device = denoiser.first, next(denoiser.parameters()).device
     steps = config.moments_steps
@@ -191,9 +190,9 @@ def drawn_examples(denoiser: EdmDenoiser, config: DpDiffusionConfig, progress: P
 
 
 def central_examples(run: Run, units: Units, released: Tensor | None) -> Examples:
-    """Release the central images that are left, each paid for and kept alone, and return all at full size.
+    """Release the remaining central images, paying for and saving each separately; return all at full size.
 
-    After crashes there may be fewer than planned; one is enough to go on with.
+    After crashes there may be fewer than planned; one is enough to continue.
     """
     config, facts, event = run.plan.config_of(DpDiffusionConfig), run.facts, poisson_event(run.plan.stage(CENTRAL))
     release = CentralConfig(
@@ -217,7 +216,7 @@ def central_examples(run: Run, units: Units, released: Tensor | None) -> Example
         fresh = run.on_first(functools.partial(noisy_central_images, release, run.data, units, *streams))[None]
         released = fresh if released is None else torch.cat([released.to(fresh), fresh])
         save_checkpoint(run.checkpoints, {"start": released})
-    assert released is not None  # a plan with this stage has one image at least
+    assert released is not None  # a plan with this stage has at least one image
     size = facts.height, facts.width
     images = functional.interpolate(released.flatten(0, 1), size=size, mode="bilinear", align_corners=False)
     labels = torch.arange(len(facts.classes)).repeat(len(released))
@@ -230,9 +229,9 @@ class CentralConfig:
 
     Attributes:
         size: height and width of a central image.
-        sensitivity: C, the largest L2 norm of one unit's part: each of a unit's rows adds an image of norm at most
-            C / rows to one class's sum, in whole numbers.
-        expected_each: units of each class that a sample would have if classes were equally frequent.
+        sensitivity: C, the largest L2 norm of one unit's contribution. Each row of a unit adds an integer image of norm
+            at most C / rows to one class's sum.
+        expected_each: expected units of each class in a sample, if classes were equally frequent.
     """
 
     classes: int
@@ -246,10 +245,10 @@ class CentralConfig:
 def noisy_central_images(
     config: CentralConfig, data: TrainingData, units: Units, coins: SecureNoise, noise: SecureNoise
 ) -> Tensor:
-    """Draw one noisy mean image of each class, (classes, c, h, w) in [0, 1].
+    """Release one noisy mean image of each class, (classes, c, h, w) in [0, 1].
 
-    The published code divides by the number of records that were drawn. Here the noisy sum is divided by a public
-    constant, so nothing about that number is released.
+    The published code divides by the number of sampled records. Here the noisy sum is divided by a public constant, so
+    nothing about that number is released.
 
     Privacy:
         Add or remove one unit. A Poisson sample's clipped half-size images are added up by class: one unit moves the
@@ -269,7 +268,8 @@ def noisy_central_images(
 def private_sums(config: CentralConfig, data: TrainingData, records: npt.NDArray[np.int64], rows_each: int) -> Tensor:
     """Return the sums (classes, c, h, w) int64 of clipped half-size images of some units' records. PRIVATE.
 
-    In steps of 2^-18 of full brightness. Each of a unit's rows counts for a part of one, and is clipped as such.
+    Units are 2^-18 of full brightness. Each of a unit's rows counts as a fraction of the unit, and is clipped
+    accordingly.
     """
     with arithmetic.exact_arithmetic():
         images = functional.adaptive_avg_pool2d(pixels_of(data.private_images, records).double(), config.size)

@@ -1,7 +1,7 @@
 """DPGAN: a GAN whose discriminator learns by private steps (Xie et al. 2018, arXiv:1802.06739).
 
-Trained as in Bie, Kamath & Zhang 2023 (arXiv:2302.02936): noise slows the discriminator alone, so it gets several steps
-for each of the generator's. It gets more when it falls behind, which is measured on generated, public images.
+Trained as in Bie, Kamath & Zhang 2023 (arXiv:2302.02936): noise slows only the discriminator, so it takes several steps
+per generator step. It takes more if it falls behind, as measured on generated, public images.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 REAL, GENERATED = 1.0, 0.0
-_BETAS = (0.5, 0.999)  # of Adam in both networks (Radford et al. 2016)
-_ACCURACY_DECAY = 0.99  # of the discriminator's average accuracy (Bie et al. 2023)
+_BETAS = (0.5, 0.999)  # betas of Adam in both networks (Radford et al. 2016)
+_ACCURACY_DECAY = 0.99  # decay of the discriminator's average accuracy (Bie et al. 2023)
 _ROW_SECONDS = 3e-3  # of a step
 _BLOCK = 1024  # images generated at once
-_OF_DISCRIMINATOR, _OF_GENERATOR = 0, 1  # whose latents a public seed gives
-_PROGRESS = ("average", "discriminator_steps", "accuracy", "waited", "steps", "steady")  # of the generator's side
+_OF_DISCRIMINATOR, _OF_GENERATOR = 0, 1  # purposes of latents from the public seed
+_PROGRESS = ("average", "discriminator_steps", "accuracy", "waited", "steps", "steady")  # state of the generator's side
 
 
 def train(run: Run) -> DcganGenerator:
@@ -62,7 +62,7 @@ def train(run: Run) -> DcganGenerator:
         return images, torch.full((generated,), GENERATED)
 
     def anchor_rows(stream: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return public images with random labels, half of them called generated: GEP finds its basis on these."""
+        """Return public images with random labels, half of them marked as generated, for GEP's basis."""
         labels = torch.randint(len(facts.classes), (len(anchors),), generator=stream)
         return with_planes(anchors, labels), torch.randint(2, (len(anchors),), generator=stream).float()
 
@@ -104,18 +104,18 @@ def losses(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class GeneratorSide:
-    """Generator, optimiser, average, and when a generator step is due. All public.
+    """Generator, optimiser, average, and the schedule of generator steps. All public.
 
-    It holds no private record, no function that reads one, and no secret: its randomness comes from the public seed.
+    It has no access to private records or secrets: its randomness comes from the public seed.
     """
 
     def __init__(self, config: DpGanConfig, generator: DcganGenerator, discriminator: Discriminator) -> None:
         self.config, self.generator, self.discriminator = config, generator, discriminator
         self.optimiser = torch.optim.Adam(generator.parameters(), lr=config.generator_learning_rate, betas=_BETAS)
         self.average = {name: value.detach().clone() for name, value in generator.state_dict().items()}
-        self.discriminator_steps = config.discriminator_steps  # n_D as it stands
+        self.discriminator_steps = config.discriminator_steps  # current n_D
         self.accuracy: float | None = None  # average share of generated images that the discriminator recognises
-        self.waited = 0  # discriminator steps since the last of the generator's
+        self.waited = 0  # discriminator steps since the last generator step
         self.steps = 0  # generator steps
         self.steady = 0  # generator steps since n_D last changed
 
@@ -127,7 +127,7 @@ class GeneratorSide:
             return with_planes(torch.cat([self.generator(*block) for block in blocks]), labels)
 
     def after_step(self) -> None:
-        """Take a generator step when n_D discriminator steps have been made since the last."""
+        """Take a generator step if n_D discriminator steps were taken since the last one."""
         self.waited += 1
         if self.waited >= self.discriminator_steps:
             self.waited = 0

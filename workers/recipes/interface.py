@@ -1,6 +1,6 @@
 """The contract of a recipe: one complete training loop without database or queue.
 
-It pays through `Budget.charge` before a noisy value exists, and reports through `Progress`.
+A recipe pays through `Budget.charge` before a noisy value exists, and reports through `Progress`.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Cancelled(Exception):
 
 
 class NothingUseful(Exception):
-    """Raised by a recipe whose budget ended before there was anything worth publishing."""
+    """Raised by a recipe whose budget ended before it had a useful result to publish."""
 
 
 class CheckpointDamaged(Exception):
-    """A checkpoint is not what was written. No part of it is used."""
+    """A checkpoint differs from the written data. No part of it is used."""
 
 
 class Budget(Protocol):
@@ -49,13 +49,13 @@ class Budget(Protocol):
         """Pay for `event.count` releases of a stage; durable when this returns.
 
         Raises:
-            BudgetExceeded: the hold does not cover the event, or the training is to end early. Nothing was charged and
-                nothing may be released: the recipe ends its private part here and finishes with what it has.
+            BudgetExceeded: the hold does not cover the event, or the training must end early. Nothing was charged and
+                nothing may be released. The recipe stops its private part and finishes with the releases made so far.
         """
 
 
 class Progress(Protocol):
-    """Reports how far a recipe is, in public numbers only."""
+    """Reports a recipe's progress, in public numbers only."""
 
     def __call__(self, *, stage: str, step: int, steps: int) -> bool | None:
         """Report that `step` of `steps` of `stage` are done; return True if the training should end early.
@@ -67,17 +67,17 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class TrainingData:
-    """The private images of one dataset. Its text form is empty, so that no log or traceback can show them.
+    """The private images of one dataset. Its `repr` is empty, so that no log or traceback can show them.
 
     Args:
         private_images: `(n, h, w)` or `(n, h, w, c)` uint8, usually a read-only memory map.
         private_labels: `(n,)` int64, each below `len(classes)`.
         classes: the declared (public) class names, in label order.
-        private_subjects: `(n,)` int64, random numbers of the records' subjects; None where the unit is the record.
-        public_extractor: named by the plan's option `extractor`, or None.
-        public_anchors: uint8 images of any size, from the public dataset that the plan names, or None.
-        public_anchor_labels: `(n,)` int64 of those, each below `len(public_anchor_classes)`, or None.
-        public_anchor_classes: their class names, in label order.
+        private_subjects: `(n,)` int64, random numbers of the records' subjects; None if the unit is the record.
+        public_extractor: the extractor of the plan's option `extractor`, or None.
+        public_anchors: uint8 images of any size from the plan's public dataset, or None.
+        public_anchor_labels: labels of these, `(n,)` int64, each below `len(public_anchor_classes)`, or None.
+        public_anchor_classes: class names of these, in label order.
     """
 
     private_images: npt.NDArray[np.uint8] = field(repr=False)
@@ -94,7 +94,7 @@ class TrainingData:
 
 
 class CheckpointFolder(Protocol):
-    """Storage of one job's checkpoint. Its private values become unreadable when the data are deleted."""
+    """Storage of one job's checkpoint. Its private values become unreadable once the dataset is deleted."""
 
     def replace(self, write: Callable[[BinaryIO], None]) -> None:
         """Replace the checkpoint atomically."""
@@ -105,17 +105,17 @@ class CheckpointFolder(Protocol):
 
 @runtime_checkable
 class SavesItself(Protocol):
-    """A release that is no generator: a histogram, a classifier."""
+    """A release other than a generator: a histogram, a classifier."""
 
     def save(self, directory: Path) -> None:
-        """Write it into an existing, empty directory."""
+        """Write the release into an existing, empty directory."""
 
 
-Trained = ReleasedGenerator | SavesItself  # what a recipe hands over; all of it may be published
+Trained = ReleasedGenerator | SavesItself  # the result of a recipe; all of it may be published
 
 
 def save_trained(trained: Trained, directory: Path) -> None:
-    """Write the outcome of a training into an existing, empty directory."""
+    """Write the result of a training into an existing, empty directory."""
     if isinstance(trained, SavesItself):
         trained.save(directory)
     else:
@@ -123,7 +123,7 @@ def save_trained(trained: Trained, directory: Path) -> None:
 
 
 class NullCheckpoints:
-    """A checkpoint folder that keeps nothing."""
+    """A checkpoint folder that stores nothing."""
 
     def replace(self, write: Callable[[BinaryIO], None]) -> None: ...
 
@@ -133,10 +133,10 @@ class NullCheckpoints:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TrustedCurator(Curator):
-    """The training as a mechanism uses it: it pays, draws noise, privatises and reports.
+    """The interface between a mechanism and its training: pay, draw noise, privatise and report.
 
     Several processes of one training (`workers.recipes.ranks`) do each of these once, together. Two attempts never
-    share noise. Its text form is empty.
+    share noise. The `repr` is empty.
     """
 
     budget: Budget
@@ -150,12 +150,12 @@ class TrustedCurator(Curator):
         pay_once(lambda: self.budget.charge(event, stage))
 
     def tell(self, stage: str, step: int, steps: int) -> bool:
-        """Report progress; return, alike on every rank, whether the training is to end early."""
+        """Report progress; return, identically on every rank, whether the training must end early."""
         ending = bool(self.progress(stage=stage, step=step, steps=steps))
         return ending if ranks() == 1 else bool(self.agree(torch.tensor(ending)))
 
     def privatise(self, private_sum: Tensor, add_noise: Callable[[Tensor], Tensor]) -> Tensor:
-        """Privatise the sum of all ranks' shares, once: see `workers.recipes.ranks.privatise_once`."""
+        """Privatise the sum of all ranks' shares once; see `workers.recipes.ranks.privatise_once`."""
         return privatise_once(private_sum, add_noise)
 
     def agree(self, public: Tensor) -> Tensor:
@@ -163,7 +163,7 @@ class TrustedCurator(Curator):
         return from_first(public)
 
     def all_agree(self, answer: bool) -> bool:
-        """Return, alike on every rank, whether all of them answer yes. Public."""
+        """Return, identically on every rank, whether all ranks answer yes. Public."""
         return all_agree(answer)
 
     def on_first(self, work: Callable[[], T]) -> T:
@@ -171,21 +171,21 @@ class TrustedCurator(Curator):
         return object_from_first(work() if rank() == 0 else None)
 
     def noise(self, purpose: str, *labels: str | int) -> SecureNoise:
-        """Return the secret noise, or coins, of one purpose, for this attempt and these labels alone."""
+        """Return secret noise, or coins, for one purpose, this attempt and these labels alone."""
         return SecureNoise.derive(self.secret, purpose, self.attempt, *labels)
 
     def generator(self, purpose: str, *labels: str | int, on_device: bool = False) -> torch.Generator:
-        """Return secret torch randomness, for weights and coins of teachers; never for noise that is paid for."""
+        """Return secret torch randomness for teachers' weights and coins; never for noise that is paid for."""
         seed = int.from_bytes(derive_key(self.secret, purpose, self.attempt, *labels)[:7], "big")
         return torch.Generator(self.device if on_device else "cpu").manual_seed(seed)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Run(TrustedCurator):
-    """One attempt at a training: everything that a recipe is given. `data` is PRIVATE.
+    """The inputs of a recipe in one attempt at a training. `data` is PRIVATE.
 
-    Training resumes from a checkpoint, and repeated steps are paid again. With a budget that refuses everything, a
-    recipe publishes what the checkpoint allows.
+    Training resumes from a checkpoint, and repeated steps are paid again. If the budget refuses every charge, a recipe
+    returns the result that the checkpoint allows.
     """
 
     plan: Plan
@@ -198,21 +198,20 @@ class Trainer(Protocol):
     """The signature of every recipe in `workers.recipes.registry`."""
 
     def __call__(self, run: Run) -> Trained:
-        """Train and return what is released.
+        """Train and return the release.
 
         Raises:
-            NothingUseful: the budget ended before there was anything worth publishing; a BudgetExceeded means the same.
+            NothingUseful: the budget ended before there was a useful result; BudgetExceeded means the same.
             Cancelled: from `run.progress`.
         """
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a job: its name in reports, its number of reported steps and its cost, from which the time left is
-    estimated.
+    """A part of a job: name in reports, number of reported steps, and cost, for estimating the time left.
 
-    A recipe's `work(plan, facts)` lists them from public numbers. Costs are rough seconds on two cores for grey images
-    of 28 x 28; only their ratios matter.
+    A recipe's `work(plan, facts)` lists its pieces from public numbers. Costs are approximate seconds on two cores for
+    grey 28 x 28 images; only ratios matter.
     """
 
     stage: str
@@ -221,16 +220,16 @@ class Piece:
 
 
 def save_checkpoint(folder: CheckpointFolder, state: Mapping[str, Any]) -> None:
-    """Replace the checkpoint of a job atomically; of several ranks, only rank 0 writes.
+    """Replace the checkpoint of a job atomically. If there are several ranks, only rank 0 writes.
 
-    `state` is what `torch.load` accepts with `weights_only=True`. It may hold private values.
+    `state` must be loadable by `torch.load` with `weights_only=True`. It may contain private values.
     """
     if rank() == 0:
         folder.replace(lambda file: torch.save(dict(state), file))
 
 
 def load_checkpoint(folder: CheckpointFolder, *, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Read the state of a job, empty before its first checkpoint. Every rank calls it; rank 0 alone reads."""
+    """Read the state of a job; empty before its first checkpoint. Every rank must call this; only rank 0 reads."""
     file = folder.open() if rank() == 0 else None
     if ranks() > 1:
         content = None

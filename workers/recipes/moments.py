@@ -1,7 +1,7 @@
-"""Moments: one Gaussian per class, or a few, over pixels and texture, fitted to noisy releases.
+"""Moments: one or a few Gaussians per class over pixels and texture, fitted to noisy releases.
 
-With the option `guide`, a private classifier is trained on scattering coefficients afterwards and moves what the
-moments draw.
+With the option `guide`, a private classifier is trained on scattering coefficients afterwards and moves the generated
+images.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from workers.recipes.warm_start import noisy_gaussians, put_into, warm_start_wor
 def train(run: Run) -> Generator | GuidedGenerator:
     """Train and return the released generator.
 
-    Raise BudgetExceeded if the budget ends before means and pooled covariance are paid for. One that a crash lost is
-    paid for again, as often as the rest of the hold can make up for it. If the guide's first step cannot be paid for,
-    the generator has no guide.
+    Raise BudgetExceeded if the budget ends before means and pooled covariance are paid for. A release lost in a crash
+    is paid for again, as long as the rest of the hold allows it. If the guide's first step cannot be paid for, the
+    generator has no guide.
 
     Privacy:
         Add or remove one unit: a record, or all records of a subject. The moments are the plan's stages of the warm
-        start, each charged before its noise is drawn. One record stands for a subject, so every sensitivity is that of
-        a record (`privacy.plans.warm_start`). The guide's steps are those of `workers.recipes.dp_classifier`. The
+        start, each charged before its noise is drawn. One record represents a subject, so every sensitivity is that of
+            a record (`privacy.plans.warm_start`). The guide's steps are those of `workers.recipes.dp_classifier`. The
         generator is computed from these releases and public parameters alone.
     """
     config, facts = run.plan.config_of(MomentsConfig), run.facts
@@ -72,7 +72,7 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
 
 
 def empty_generator(config: MomentsConfig, facts: PublicFacts) -> Generator:
-    """Return a generator of zeros with room for the moments."""
+    """Return a generator whose buffers for the moments are zero."""
     sizes = (len(facts.classes), facts.channels, facts.height, facts.width, config.latent_size(facts))
     clusters = config.clusters * ORDER[config.symmetry] if config.clusters > 1 else 1  # each has twins
     return new_generator(GeneratorConfig(*sizes, clusters=clusters), config.texture)

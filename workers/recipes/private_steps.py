@@ -1,8 +1,8 @@
 """The private part of every recipe of the DP-SGD family: Poisson-sampled steps of one gradient estimator.
 
-One step: pay; draw each unit by a coin of its own; deal the sampled units into passes of one size through the network
-and add their gradients to the estimator; have it privatise them; feed the result to an ordinary optimiser. Everything
-after that is post-processing, `after_step` included.
+One step: pay; sample each unit by its own coin; divide the sampled units into passes of one size through the network;
+add their gradients to the estimator; privatise; pass the result to an ordinary optimiser. Everything after privatising
+is post-processing, `after_step` included.
 
 Privacy:
     A unit adds an integer vector of norm at most the sensitivity, measured where it is added
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from workers.recipes.interface import Run, TrustedCurator
 
 Rows = Callable[["npt.NDArray[np.int64]", SecureNoise], tuple[Tensor, Tensor]]
-_GROUP_PASSES = 16  # of a group of units, at the end of which a pass is half empty
-_TRIALS = 4  # of the machine's arithmetic in a training, of which the first stands before the first step,
-_TRIAL_STEPS = 16  # and from one to the next at least so many steps: each costs about as much as a few
+_GROUP_PASSES = 16  # passes per group of units; the last one is half empty on average
+_TRIALS = 4  # tests of the machine's arithmetic in a training; the first comes before the first step,
+_TRIAL_STEPS = 16  # and the minimum number of steps between two, because each costs as much as a few steps
 
 
 @dataclass(frozen=True)
@@ -56,15 +56,15 @@ class Task:
 
     Attributes:
         model: the only network that sees private records.
-        losses: of every row.
-        rows: (units of a pass, coins) -> (inputs, targets), `repeats` rows of each unit side by side, arbitrary ones
+        losses: returns the loss of every row.
+        rows: (units of a pass, coins) -> (inputs, targets), with `repeats` adjacent rows for each unit, arbitrary ones
             for `NOBODY`. Each row is a function of its unit and of its coins. PRIVATE.
-        anchor_rows: public (inputs, targets) like those of `rows`, with labels drawn from a public stream. GEP finds
-            its basis from their gradients, and the machine's arithmetic is tried on them.
-        units: how many units there are. PRIVATE: used for drawing the samples only.
-        public_rows: rows that need no private data, in whole units (a GAN's synthetic images). The estimator clips and
-            freezes them like sampled units, so that both sides of a loss are bent alike. They move the sum and not its
-            sensitivity.
+        anchor_rows: public (inputs, targets) like those of `rows`, with labels drawn from a public stream. GEP computes
+            its basis from their gradients, and the machine's arithmetic is tested on them.
+        units: number of units. PRIVATE: used only for drawing samples.
+        public_rows: rows without private data, in whole units (a GAN's synthetic images). The estimator clips and
+            freezes them like sampled units, so that both sides of a loss are distorted equally. They change the sum,
+            but not its sensitivity.
         after_step: called after each step.
         ema: decay of the moving average of the weights; 0 keeps none.
     """
@@ -85,8 +85,8 @@ class Task:
 class PrivateSteps:
     """One network's private training; the count of `event` is the number of steps.
 
-    `done` steps are made. `average` is the weights' moving average, by parameter name; empty where none is kept. Both
-    are public. Raise InvalidParameter if so many units are declared that sums of all may not be exact.
+    `done` is the number of finished steps. `average` is the weights' moving average by parameter name, or empty. Both
+    are public. Raise InvalidParameter if so many units are declared that their sums may not be exact.
     """
 
     task: Task
@@ -114,17 +114,17 @@ class PrivateSteps:
         if self.task.ema:
             self.average = {name: p.detach().clone() for name, p in trainable(self.task.model).items()}
         self._freezing = Freezing(self.config, self.schedule, self.estimator, self.curator.device)
-        self._size = 0  # of a pass, once that is known
-        self._tried = -1  # which part of the training the last trial stood before
+        self._size = 0  # units per pass, once known
+        self._tried = -1  # part of the training before which the last test ran
 
     def make(self, checkpoint: Callable[[], None] = lambda: None) -> None:
-        """Make all remaining steps, or as many as the hold pays for; one that ends early stops after its step."""
+        """Run all remaining steps, or as many as the hold pays for. An early end takes effect after a step."""
         total, ending = self.event.count, False
         while self.done < total and not ending:
             count = min(paid_together(total), total - self.done)
             try:
                 self.curator.pay(replace(self.event, count=count), STEPS)
-            except BudgetExceeded:  # steps were paid and lost in crashes: the training ends with what it has
+            except BudgetExceeded:  # crashes lost paid steps: the training ends with the steps made so far
                 return
             paid = self.done + count
             while self.done < paid and not ending:
@@ -133,7 +133,7 @@ class PrivateSteps:
             checkpoint()
 
     def step(self) -> None:
-        """Make one step, which has been paid for."""
+        """Run one step, which has been paid for."""
         step, estimator = self.done, self.estimator
         self._freezing.begin_step(step)
         with arithmetic.exact_arithmetic():
@@ -161,9 +161,9 @@ class PrivateSteps:
             self.task.after_step()
 
     def _add_sample(self) -> None:
-        """Draw the step's sample and add what its units contribute. Every rank sees all coins.
+        """Draw the step's sample and add its units' contributions. Every rank draws all coins.
 
-        A unit's rank is that of its group, which its own coin chose: one unit more moves no other to another rank.
+        A unit's own coin chooses its group, and with it its rank, so one more unit moves no other unit to another rank.
         """
         task, step = self.task, self.done
         drawn = poisson_sample(task.units, self.event.sampling_probability, self.curator.noise("sampling", step))
@@ -187,14 +187,14 @@ class PrivateSteps:
         )
 
     def _try_places(self) -> None:
-        """Find the size of a pass when a process begins, and try it again after each quarter of a training's steps.
+        """Determine the size of a pass when a process begins, and test it again after each quarter of the steps.
 
-        Halve it until a record adds the same in each place, on every rank: at first on a copy of the network whose
-        weights are moved, once steps were made on the network itself.
+        Halve the size until a record's contribution is the same in each place, on every rank. The first test uses a
+        copy of the network with perturbed weights; later tests use the network itself.
 
         Privacy:
-            The trial uses public records and public randomness, on a network that was released or not yet trained, at
-            steps that the plan fixes. So the result, and the size of passes, is no function of private records.
+            The test uses public records and public randomness, on a network that was released or not yet trained, at
+                steps that the plan fixes. So the result, and the size of passes, is not a function of private records.
         """
         part = self.done // max(_TRIAL_STEPS, -(-self.event.count // _TRIALS))
         if part == self._tried:
@@ -277,5 +277,5 @@ def steps_work(plan: Plan, facts: PublicFacts, row_seconds: float, rows_each: fl
 
 
 def average_decay(most: float, step: int) -> float:
-    """Return an EMA's decay after so many steps: it grows to its end, so that the start is forgotten."""
+    """Return the EMA decay at a step. It rises to `most`, so that early weights lose their influence."""
     return min(most, (1 + step) / (10 + step))

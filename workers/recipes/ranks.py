@@ -1,12 +1,13 @@
-"""One training on several processes of one machine, each with a device of its own.
+"""One training on several processes of one machine, each with its own device.
 
-The runner starts them (`workers.train.followers`). Without a process group every function here does what one process
-needs. A recipe is the same program on every rank: each computes the whole public part, and its share of what looks at
-private records.
+The runner starts them (`workers.train.followers`). Without a process group, every function here works for a single
+process. A recipe is the same program on every rank. Each rank computes the whole public part, and its share of the
+computation on private records.
 
 Privacy:
-    The processes together are the curator: partial sums, teachers' weights and checkpoints are private and stay between
-    them. A release is made once: rank 0 holds the whole sum, adds the noise and sends the result. Drawing the same
+    The processes together are the curator: partial sums, teachers' weights and checkpoints are private and shared only
+        among them. A release is made once: rank 0 has the whole sum, adds the noise and sends the result. Drawing the
+        same
     derived noise on every rank would not be equivalent: if two ranks' sums ever differed, their difference would be
     free of noise. So a rank other than 0 draws no noise. Payments, too, are made once, by rank 0, before any rank goes
     on.
@@ -14,8 +15,8 @@ Privacy:
     its vote. Contributions are integers, so partial sums are exact.
     A rank that dies ends the training: the others fail at their next exchange (`RankLost`), or the launcher ends them.
     Payments without a release are lost then, as in any crash.
-    Public values may differ between ranks by rounding, which changes no sensitivity. Where shares were measured against
-    such a value (bases, carriers, images that teachers vote on, first weights), all ranks take rank 0's.
+    Public values may differ between ranks by rounding, which changes no sensitivity. If shares are computed relative to
+        such a value (bases, carriers, images that teachers vote on, initial weights), all ranks use rank 0's.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from torch import Tensor, distributed, nn
 from privacy.errors import BudgetExceeded
 
 T = TypeVar("T")
-_LOOPBACK = ("lo", "lo0")  # as Linux and BSD call it
+_LOOPBACK = ("lo", "lo0")  # its name on Linux and BSD
 _MEETING_FILE = "meeting"
 
 
@@ -48,18 +49,18 @@ def ranks() -> int:
 
 
 def rank() -> int:
-    """Return the number of this process; 0 pays, adds noise and keeps checkpoints."""
+    """Return the number of this process; rank 0 pays, adds noise and saves checkpoints."""
     return distributed.get_rank() if ranks() > 1 else 0
 
 
 def meet(number: int, together: int, folder: Path, *, device: torch.device, seconds: float) -> None:
-    """Join the other processes of a training on this machine; return when all have joined, or raise RankLost.
+    """Join the other processes of a training on this machine. Return when all have joined, or raise RankLost.
 
     They communicate over the loopback interface: by NCCL on GPUs, gloo elsewhere.
 
     Args:
         folder: private folder of this meeting.
-        seconds: timeout of one exchange, during which another rank may work alone.
+        seconds: timeout of one exchange; another rank may be working alone meanwhile.
     """
     loopback = next(name for _, name in socket.if_nameindex() if name in _LOOPBACK)
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = loopback
@@ -81,18 +82,18 @@ def meet(number: int, together: int, folder: Path, *, device: torch.device, seco
 
 
 def part() -> None:
-    """Leave the others. Idempotent."""
+    """Leave the process group. Idempotent."""
     if distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()
 
 
 def share(count: int) -> slice:
-    """Return this process's slice of so many things in a row; the slices of all ranks are disjoint and cover them."""
+    """Return this process's slice of `count` items. The slices of all ranks are disjoint and cover all items."""
     return slice(rank() * count // ranks(), (rank() + 1) * count // ranks())
 
 
 def from_first(values: Tensor) -> Tensor:
-    """Return rank 0's tensor on every rank; the others pass one of its shape and type."""
+    """Return rank 0's tensor on every rank; the others pass a tensor of the same shape and type."""
     if ranks() == 1:
         return values
     sent = values.to(_exchange_device(), copy=True).contiguous()
@@ -102,7 +103,7 @@ def from_first(values: Tensor) -> Tensor:
 
 
 def all_agree(answer: bool) -> bool:
-    """Return, alike on every rank, whether all of them answer yes. Public."""
+    """Return, identically on every rank, whether all ranks answer yes. Public."""
     if ranks() == 1:
         return answer
     least = torch.tensor(int(answer), device=_exchange_device())
@@ -112,23 +113,23 @@ def all_agree(answer: bool) -> bool:
 
 
 def object_from_first(value: T | None) -> T:
-    """Return rank 0's value on every rank. Pickled, between the processes of one job only."""
+    """Return rank 0's value on every rank. It is pickled, between the processes of one job only."""
     box: list[T | None] = [value]
     if ranks() > 1:
         with _exchange():
             distributed.broadcast_object_list(box, src=0, device=_exchange_device())
-    return cast("T", box[0])  # rank 0 passes a value of the type
+    return cast("T", box[0])  # rank 0 passes a value of this type
 
 
 @torch.no_grad()
 def weights_from_first(network: nn.Module) -> None:
-    """Give every rank's network the weights of rank 0's."""
+    """Copy the weights of rank 0's network to every rank."""
     for value in network.state_dict().values() if ranks() > 1 else ():
         value.copy_(from_first(value))
 
 
 def join_on_first(rows: Tensor) -> Tensor:
-    """Return on rank 0 the rows of all ranks, in the order of `share`; elsewhere its own rows."""
+    """Return the rows of all ranks on rank 0, in the order of `share`; other ranks return their own rows."""
     if ranks() == 1:
         return rows
     parts: list[Tensor] | None = [rows] * ranks() if rank() == 0 else None
@@ -138,7 +139,7 @@ def join_on_first(rows: Tensor) -> Tensor:
 
 
 def privatise_once(private_sum: Tensor, add_noise: Callable[[Tensor], Tensor]) -> Tensor:
-    """Add up the integer sums of all ranks, privatise the total on rank 0, and return the release on every rank.
+    """Add the integer sums of all ranks, privatise the total on rank 0, and return the release on every rank.
 
     `private_sum` is this rank's share, int64, of one shape everywhere. Only rank 0 calls `add_noise`.
     """
@@ -152,7 +153,7 @@ def privatise_once(private_sum: Tensor, add_noise: Callable[[Tensor], Tensor]) -
 
 
 def pay_once(charge: Callable[[], None]) -> None:
-    """Charge on rank 0; return on every rank once it is paid, or raise its BudgetExceeded on every rank."""
+    """Charge on rank 0. Return on every rank once it is paid, or raise rank 0's BudgetExceeded on every rank."""
     refused: BudgetExceeded | None = None
     if rank() == 0:
         try:

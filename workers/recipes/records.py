@@ -1,8 +1,8 @@
-"""Records as tensors: by the account's unit, in blocks that compute alike, and public images.
+"""Records as tensors: grouped by the account's unit, in blocks that compute identically; and public images.
 
-Fixed features of private images are computed once, in blocks where each image's result depends on it alone. A machine
-must compute an image alike in every place of a block, whatever is in the others, as in passes of private steps
-(`privacy.gradients.arithmetic`). That is tried on public images first, and blocks are halved until it holds.
+Fixed features of private images are computed once, in blocks where each image's result depends on that image alone. A
+machine must compute an image identically in every place of a block, whatever the other places contain, as in passes of
+private steps (`privacy.gradients.arithmetic`). A test on public images halves blocks until this holds.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ if TYPE_CHECKING:
     from privacy.plans.private_steps import StepsConfig
     from workers.recipes.interface import TrainingData
 
-_RECORDS = 64  # whose bytes are copied at once
+_RECORDS = 64  # records copied at once
 _SEED = 1
 Compute = Callable[["npt.NDArray[np.uint8]"], Tensor]
 _PUBLIC_IMAGES = 32
-_PASS_NUMBERS = 2**26  # of gradients by record that are in memory at once
-# On a CPU they should stay in its cache; what a linear layer adds is not written out, or a few records at a time.
+_PASS_NUMBERS = 2**26  # numbers of per-record gradients in memory at once
+# On a CPU they should fit into its cache; a linear layer's gradients are not written out, or few records at a time.
 _PASS_NUMBERS_GOOD = {"cpu": 2**22, "cuda": 2**26}
 _PASS_ROWS_MAX = {"cpu": 64, "cuda": 4096}
-_PASS_ROWS_SMALL, _PASS_INPUTS_SMALL = 512, 2**18  # on a CPU more rows, if they are small: so many numbers together
-_PASS_ROWS_GOOD = 8  # fewer rows than these cost more than a cache saves
-_ROUND = 32  # places of a pass, or a power of two below: see `privacy.gradients.arithmetic`
+_PASS_ROWS_SMALL, _PASS_INPUTS_SMALL = 512, 2**18  # on a CPU more rows, if all inputs have fewer numbers
+_PASS_ROWS_GOOD = 8  # with fewer rows, overhead exceeds the cache's gain
+_ROUND = 32  # places of a pass, or a smaller power of two; see `privacy.gradients.arithmetic`
 
 
 def teacher_of_each(facts: PublicFacts, data: TrainingData, secret: bytes, teachers: int) -> npt.NDArray[np.int64]:
     """Return each record's teacher (n,): a keyed hash of its unit. Private.
 
-    Raise ContributionUnbounded if a unit would have two teachers, or the data do not say whose the records are.
+    Raise ContributionUnbounded if a unit would have two teachers, or the data lack the records' subjects.
 
     Privacy:
         A unit's records all have one teacher, which depends on no other unit (`privacy.mechanisms.partition`).
@@ -76,11 +76,11 @@ def records_to_sum(
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """Return the images and labels that a sum may add up: all records, or one of each subject. Private.
 
-    Raise ContributionUnbounded if a subject would own two, or the data do not say whose the records are.
+    Raise ContributionUnbounded if a subject would own two records, or the data lack the records' subjects.
 
     Privacy:
-        A unit owns at most one of them, so a sum's sensitivity to a record is its sensitivity to a unit
-        (`privacy.mechanisms.partition`). The choice is the same in every attempt at a job.
+        A unit owns at most one of these records, so a sum's sensitivity to a record is its sensitivity to a unit
+            (`privacy.mechanisms.partition`). The choice is the same in every attempt at a job.
     """
     private_subjects = _subjects(facts, data)
     if private_subjects is None:
@@ -96,7 +96,7 @@ def records_to_sum(
 def records_of_rank(
     private_images: npt.NDArray[np.uint8], private_labels: npt.NDArray[np.int64], secret: bytes
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Return the images and labels that this rank adds up; the parts of all ranks are disjoint and cover them. Private.
+    """Return the images and labels that this rank adds up. The parts of all ranks are disjoint and complete. Private.
 
     Privacy:
         A record's rank is a keyed hash of the record alone (`privacy.mechanisms.partition`), so one record more or less
@@ -113,14 +113,14 @@ def records_of_rank(
 
 
 class Units:
-    """The `count` units of a dataset, each with its records. PRIVATE. A sampled unit has `rows_each` rows.
+    """The `count` units of a dataset, with their records. PRIVATE. A sampled unit has `rows_each` rows.
 
-    Raise ContributionUnbounded if the account protects subjects, and the data do not say whose the records are.
+    Raise ContributionUnbounded if the account protects subjects, and the data lack the records' subjects.
 
     Privacy:
-        A sampled record gives its own rows. A sampled subject gives `records_per_subject` rows, drawn with replacement
-        from that subject's records alone, whose mean gradient is clipped as one: so a subject adds at most what one
-        record adds.
+        A sampled record contributes its own rows. A sampled subject contributes `records_per_subject` rows, drawn with
+            replacement from that subject's records alone. Their mean gradient is clipped once, so a subject adds at
+            most as much as one record.
     """
 
     def __init__(self, facts: PublicFacts, config: StepsConfig, data: TrainingData) -> None:
@@ -135,7 +135,7 @@ class Units:
         self.count, self.rows_each = len(starts), config.records_per_subject
 
     def records(self, drawn: npt.NDArray[np.int64], coins: SecureNoise) -> npt.NDArray[np.int64]:
-        """Return the records (len(drawn) * rows_each,) of sampled units, side by side; `NOBODY` for `NOBODY`."""
+        """Return the records (len(drawn) * rows_each,) of sampled units, unit by unit; `NOBODY` for `NOBODY`."""
         if self._order is None or self._starts is None:
             return drawn
         found = np.full((len(drawn), self.rows_each), NOBODY)
@@ -175,14 +175,14 @@ def _subjects(facts: PublicFacts, data: TrainingData) -> npt.NDArray[np.int64] |
 
 
 class AnchorsMissing(ValueError):
-    """The plan's public anchors are missing. Nothing was charged."""
+    """The plan's public dataset has no usable images. Nothing was charged."""
 
 
 def anchor_images(config: StepsConfig, facts: PublicFacts, data: TrainingData) -> Tensor:
-    """Return public images (m, c, h, w) in [0, 1] of the declared shape, for GEP's basis; call it before paying.
+    """Return public images (m, c, h, w) in [0, 1] of the declared shape, for GEP's basis. Call this before paying.
 
-    They are patterns from a public seed, or drawn by one from the public dataset that the plan names: m is
-    `config.anchors`, or fewer where that dataset has fewer. Raise AnchorsMissing if that dataset has no images.
+    They are patterns from a public seed, or a random selection from the plan's public dataset. m is `config.anchors`,
+    or fewer if that dataset has fewer. Raise AnchorsMissing if it has no images.
     """
     if not config.anchors_dataset_id:
         return public_patterns(config.anchors, facts.channels, facts.height, facts.width, _SEED)
@@ -194,9 +194,9 @@ def anchor_images(config: StepsConfig, facts: PublicFacts, data: TrainingData) -
 
 
 def public_images(data: TrainingData, rows: npt.NDArray[np.int64], facts: PublicFacts) -> Tensor:
-    """Return some images of the public dataset (n, c, h, w) in [0, 1], brought to the declared shape.
+    """Return some images of the public dataset (n, c, h, w) in [0, 1], converted to the declared shape.
 
-    Grey of a colour image is the mean of its channels; sizes change by bilinear interpolation with antialiasing.
+    A colour image becomes grey by the mean of its channels; resizing is bilinear with antialiasing.
     """
     assert data.public_anchors is not None
     images = pixels_of(data.public_anchors, rows)  # (n, 1 or 3, any, any)
@@ -208,9 +208,9 @@ def public_images(data: TrainingData, rows: npt.NDArray[np.int64], facts: Public
 
 
 def alike_block(compute: Compute, shape: tuple[int, ...], most: int, agreed: Callable[[bool], bool]) -> int:
-    """Return how many images to compute together: `most`, halved until this machine computes each alike in every place.
+    """Return the block size: `most`, halved until this machine computes an image identically in every place.
 
-    `compute` maps images (n, *shape) uint8 to (n, ...); `agreed` returns whether all of several processes say yes.
+    `compute` maps images (n, *shape) uint8 to (n, ...); `agreed` returns whether all processes agree.
     """
     images = np.random.default_rng(0).integers(0, 256, (_PUBLIC_IMAGES, *shape), dtype=np.uint8)
     size = most
@@ -225,13 +225,13 @@ def computed_alike(
     most: int,
     agreed: Callable[[bool], bool] = lambda alike: alike,
 ) -> Tensor:
-    """Compute images (n, ...) in blocks as large as `alike_block` finds: (n, ...). PRIVATE.
+    """Apply `compute` to images (n, ...) in blocks of the size from `alike_block`; return (n, ...). PRIVATE.
 
-    The last block is filled up with black images.
+    The last block is padded with black images.
     """
     size = alike_block(compute, private_images.shape[1:], most, agreed)
     n, found = len(private_images), torch.empty(0)
-    for at in range(0, max(1, n), size):  # of no images, the shape
+    for at in range(0, max(1, n), size):  # without images, only the shape
         block = np.zeros((size, *private_images.shape[1:]), dtype=np.uint8)
         there = private_images[at : at + size]
         block[: len(there)] = there
@@ -243,10 +243,10 @@ def computed_alike(
 
 
 def pass_size(estimator: Estimator, repeats: int, inputs: int, device: torch.device) -> int:
-    """Return how many units, of `repeats` rows each, go through the network together: a public number.
+    """Return how many units, of `repeats` rows each, go through the network in one pass: a public number.
 
-    Large passes are fast, but the last one is half empty on average. So they are as large as memory and caches allow,
-    and no larger than nearly every sample, or each rank's part of one.
+    Large passes are fast, but the last pass is half empty on average. So passes are as large as memory and caches
+    allow, but no larger than nearly every sample, or each rank's part of a sample.
     """
     small = min(_PASS_ROWS_SMALL, _PASS_INPUTS_SMALL // inputs)
     most = max(1, max(_PASS_ROWS_MAX[device.type], small) // repeats)

@@ -1,8 +1,8 @@
 """Noisy sums over private records: counts and means by class, scatter matrices, and clusters by noisy k-means.
 
-Adjacency add/remove of one record, which adds an integer array of norm at most the sensitivity that the plan states
-(`privacy.plans.warm_start.warm_start_event`). Each function has its proof. `stddev` is that of the discrete Gaussian,
-charged before its first number is drawn.
+Adjacency: add or remove one record. A record adds an integer array of norm at most the sensitivity stated in the plan
+(`privacy.plans.warm_start.warm_start_event`); each function has its proof. `stddev` is the parameter of the discrete
+Gaussian, which is charged before its first number is drawn.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from workers.recipes.coefficients import exact_product
 from workers.recipes.shrinkage import shrink_apart
 
 Array = npt.NDArray[np.float64]
-_BLOCK = 8192  # records that are integers, and whose outer products are added up, at once
-_SEED = 0  # public, of the first centres
-_APART = 0.7  # of the first centres, in standard deviations
-_RAREST = 0.1  # of the mean count: a cluster is not believed to be rarer
-_FARTHEST = 3.0  # of a centre, in standard deviations of each component: further out there is noise
-_FAR = 64.0  # public bound of a row's numbers, further out than any image can be
+_BLOCK = 8192  # records rounded, and outer products added, at once
+_SEED = 0  # public seed of the first centres
+_APART = 0.7  # distance of the first centres, in standard deviations
+_RAREST = 0.1  # lower bound for a cluster's count, as a share of the mean count
+_FARTHEST = 3.0  # bound on a centre, in standard deviations of each component; beyond it is only noise
+_FAR = 64.0  # public bound on a row's numbers, larger than for any image
 
 
 class Noise(Protocol):
@@ -40,12 +40,12 @@ class Noise(Protocol):
 
 
 class Kept:
-    """Makes each release once over all attempts, and keeps it at once.
+    """Makes each release once across all attempts, and saves it immediately.
 
     Args:
-        released: kept by an earlier attempt.
-        noise: gives the secret generator of a release by its name; drawing its first number pays.
-        keep: called with everything released so far, after each release.
+        released: the releases saved by an earlier attempt.
+        noise: returns the secret generator for a release's name; drawing its first number pays.
+        keep: called after each release with everything released so far.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Kept:
         self._released, self._noise, self._keep = dict(released), noise, keep
 
     def once(self, name: str, privatise: Callable[[Noise], Array]) -> Array:
-        """Return the release kept under a name, or make it with the noise of that name, and keep it."""
+        """Return the release saved under a name, or make it with the noise of that name and save it."""
         if name not in self._released:
             self._released[name] = privatise(self._noise(name))
             self._keep(self._released)
@@ -78,8 +78,8 @@ def noisy_means(
 
     Privacy:
         A record adds an integer vector of norm at most Q = QUANTISATION and the count Q/4 to one class's row:
-        sensitivity Q sqrt(17) / 4. A count of Q would ask for 37% more noise on the means, and a mean needs its count
-        to a few percent only.
+        sensitivity Q sqrt(17) / 4. A count of Q would require 37% more noise on the means, while a mean needs its count
+            only to a few percent.
     """
     sums = np.zeros((classes, private_coefficients.shape[1] + 1), dtype=np.int64)
     for at in range(0, len(private_labels), _BLOCK):
@@ -99,9 +99,9 @@ def noisy_scatter(
     """Privatise the sum of outer products of the rows, (f, f), symmetric.
 
     Args:
-        clip: norm to which a row is clipped; with blocks, the bound of the norm below.
-        blocks: places of numbers between which products are released; None: all. Other products are 0, without noise,
-            as a declared symmetry says.
+        clip: norm to which a row is clipped; with blocks, the bound of the norm stated below.
+        blocks: places of numbers between which products are released; None: all. Other products are 0 by a declared
+            symmetry, without noise.
 
     Privacy:
         A row clipped to integers q of norm <= Q adds q q^T. With off-diagonal entries weighted by sqrt(2), as their
@@ -128,10 +128,10 @@ def noisy_scatter(
 
 
 def off_diagonal_stddev(stddev: float) -> float:
-    """Return the noise of off-diagonal entries: its variance is half the diagonal's, plus the cost of discreteness.
+    """Return the noise stddev of off-diagonal entries: half the diagonal's variance, plus the cost of discreteness.
 
     Discrete noise of variance v counts as continuous noise of variance v - v0 (v0 is `SMOOTHING_VARIANCE`). The event
-    promises v - v0 on the diagonal, so half of that is needed here: v / 2 + v0 / 2, rounded up.
+    assumes v - v0 on the diagonal, so half of that is needed here: v / 2 + v0 / 2, rounded up.
     """
     variance = (Fraction(stddev) ** 2 + SMOOTHING_VARIANCE) / 2
     root = math.sqrt(variance)
@@ -141,11 +141,11 @@ def off_diagonal_stddev(stddev: float) -> float:
 
 
 def quantised(rows: Array, clip: float, parts: Sequence[npt.NDArray[np.int64]] = ()) -> npt.NDArray[np.int64]:
-    """Round rows to integers of norm at most QUANTISATION, which stands for `clip`.
+    """Round rows to integers of norm at most QUANTISATION, which represents `clip`.
 
-    With several parts, the fourth root of the sum of the parts' norms to the fourth is at most that.
+    With several parts, the fourth root of the sum of the parts' norms to the fourth power is at most QUANTISATION.
     """
-    # Far outliers are cut first: integers beyond the clip bound are scaled down in any case.
+    # Far outliers are clamped first: integers beyond the clip bound are scaled down in any case.
     scaled = np.nan_to_num(np.clip(rows * (QUANTISATION / clip), -(2.0**19), 2.0**19))
     integers = np.rint(scaled).astype(np.int64)
     if len(parts) > 1:
@@ -155,9 +155,7 @@ def quantised(rows: Array, clip: float, parts: Sequence[npt.NDArray[np.int64]] =
 
 @dataclass(frozen=True)
 class KMeans:
-    """Public numbers of the rounds: clusters of each class, clip and noise of a row, and the symmetries of the
-    components.
-    """
+    """Public parameters of the rounds: clusters of each class, clip and noise of a row, components' symmetries."""
 
     clusters: int
     clip: float
@@ -169,8 +167,8 @@ class KMeans:
 class Clusters:
     """Released clusters of each class, with their twins under the declared symmetries.
 
-    `shares` (classes, clusters) of a class's records: each row adds up to 1. `centres` (classes, clusters, d) are
-    around the class's mean.
+    `shares` (classes, clusters) are fractions of a class's records: each row adds up to 1. `centres` (classes,
+    clusters, d) are relative to the class's mean.
     """
 
     shares: Array
@@ -179,7 +177,7 @@ class Clusters:
     def nearest(self, private_rows: Array, private_labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return for each row (n, d) the nearest cluster of its class, (n,). Private.
 
-        To the last bit a function of that row and the centres alone.
+        To the last bit, the result is a function of that row and the centres alone.
         """
         found = np.zeros(len(private_labels), dtype=np.int64)
         for label, centres in enumerate(self.centres):
@@ -200,7 +198,7 @@ def noisy_clusters(
     """Run the rounds of k-means (an example of Blum et al. 2005, "Practical privacy: the SuLQ framework").
 
     A round assigns each record to the nearest released centre of its class, and privatises each cluster's count and
-    sum. All clusters of a class share its covariance, so hardly more is released than for one Gaussian.
+    sum. All clusters of a class share one covariance, so hardly more is released than for one Gaussian.
 
     Args:
         private_rows: (n, d), deviations from the class means in principal components.
@@ -208,12 +206,12 @@ def noisy_clusters(
         counts: (classes,), released.
 
     Returns:
-        The last round's clusters; None where not even the first could be paid (again, after a crash).
+        The last round's clusters; None if not even the first could be paid (again, after a crash).
 
     Privacy:
         A record adds its row and its count to one cluster of its class in every round: `noisy_means` has the proof.
-        Which cluster that is follows from its own row and from earlier rounds. A record nearest to a cluster's twin is
-        turned back and added to that cluster: a change of signs and places leaves its norm as it is.
+        The choice of the cluster depends only on the record's own row and on earlier rounds. A record nearest to a
+            cluster's twin is turned back and added to that cluster: changing signs and places preserves its norm.
     """
     classes, clusters, d, action = len(counts), rounds.clusters, len(pooled), rounds.action
     stream = np.random.Generator(np.random.PCG64(_SEED))

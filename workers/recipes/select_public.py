@@ -1,8 +1,8 @@
-"""select_public: private records vote for the nearest public images, which are then drawn.
+"""select_public: private records vote for the nearest public images; the generator samples the winners.
 
-Private Evolution (Lin et al. 2024, arXiv:2305.15560) over a folder of public images in place of a foundation model. The
-first iteration votes over clusters of them. The second votes over images of the winning clusters, and over variations
-of these where a cluster has too few.
+Private Evolution (Lin et al. 2024, arXiv:2305.15560) over a folder of public images instead of a foundation model. The
+first iteration votes over clusters of public images. The second votes over images of the winning clusters, and over
+variations of these images if a cluster has too few.
 """
 
 from __future__ import annotations
@@ -40,21 +40,20 @@ if TYPE_CHECKING:
     from privacy.plans.plan import Plan, PublicFacts
     from workers.recipes.interface import Run
 
-_BLOCK = 256  # pictures described at once
-_VARIED_SHIFT, _VARIED_TINT = 0.1, 0.3  # of a picture that comes again, as one more choice
-Describe = Callable[[Tensor], Sequence[Tensor]]  # pictures (n, c, h, w) in [0, 1] to groups of numbers, (n, any) each
-_SIDE, _COLOUR_CELLS, _TEXTURE_CELLS = 32, 8, 4  # pixels and cells to a side
+_BLOCK = 256  # images described at once
+_VARIED_SHIFT, _VARIED_TINT = 0.1, 0.3  # variation of a repeated image, as one more choice
+Describe = Callable[[Tensor], Sequence[Tensor]]  # images (n, c, h, w) in [0, 1] to groups of numbers, (n, any) each
+_SIDE, _COLOUR_CELLS, _TEXTURE_CELLS = 32, 8, 4  # pixels and cells per side
 _AXES = 64
 _FLOOR = 1e-12
-_UNIT = 2.0**-12  # of a place
-FAR = 2**20  # in units: further out than any place
-_SEED = 0  # public, of the clusters and of varied pictures
+_UNIT = 2.0**-12  # unit of a place
+FAR = 2**20  # in units: farther than any place
+_SEED = 0  # public seeds of the clusters and of varied images
 _ROUNDS = 20
 
 
 def train(run: Run) -> SelectedPictures:
-    """Count the records' votes and return the selection; raise AnchorsMissing, before paying, if a class has no public
-    images.
+    """Count the records' votes and return the selection. Raise AnchorsMissing before paying if a class lacks images.
 
     Privacy:
         Add or remove one unit. Each iteration is one release of L2 sensitivity 1 (proof at
@@ -67,7 +66,7 @@ def train(run: Run) -> SelectedPictures:
     released: list[Tensor] = list(load_checkpoint(run.checkpoints).get("votes", ()))
     assert config.choices is not None
     axes = space.public.shape[1]
-    centres = torch.full((len(clusters), config.choices, axes), FAR)  # where there is none, nearest to nothing
+    centres = torch.full((len(clusters), config.choices, axes), FAR)  # if there is none, nearest to nothing
     for row, own in zip(centres, clusters, strict=True):
         row[: len(own.centres)] = own.centres
     least = config.threshold * run.plan.noise_stddev[VOTES]  # votes below count as noise
@@ -82,7 +81,7 @@ def train(run: Run) -> SelectedPictures:
             except BudgetExceeded:
                 if not iteration:
                     raise
-                break  # ended early: the first iteration's winners are drawn
+                break  # ended early: use the first iteration's winners
             save_checkpoint(run.checkpoints, {"votes": released})
         if iteration == 0:
             pictures = run.on_first(partial(_winners, run, clusters, released[0], least))
@@ -100,7 +99,7 @@ def train(run: Run) -> SelectedPictures:
 
 
 def public_pools(config: SelectPublicConfig, facts: PublicFacts, run: Run) -> list[npt.NDArray[np.int64]]:
-    """Return for each class the rows of the public images from which it selects, or raise AnchorsMissing."""
+    """Return the rows of the public images from which each class selects, or raise AnchorsMissing."""
     images, labels = run.data.public_anchors, run.data.public_anchor_labels
     there = 0 if images is None else len(images)
     order = torch.randperm(there, generator=torch.Generator().manual_seed(_SEED))[: config.public_images]
@@ -118,13 +117,13 @@ def public_pools(config: SelectPublicConfig, facts: PublicFacts, run: Run) -> li
 
 
 def count_votes(run: Run, space: Space, centres: Tensor) -> Tensor:
-    """Return how many of this rank's records vote for each choice of each class, (classes, choices) int64. Private.
+    """Return this rank's number of votes for each choice of each class, (classes, choices) int64. Private.
 
-    `centres` (classes, choices, axes) int64 are public, or released before.
+    `centres` (classes, choices, axes) int64 are public, or were released before.
 
     Privacy:
-        A record votes once, for the nearest choice of its own class. It is placed by itself, in blocks where this
-        machine places every image alike, and distances are exact integers.
+        A record votes once, for the nearest choice of its own class. Its place depends on it alone, in blocks where
+            this machine computes every image identically, and distances are exact integers.
     """
     images, labels = records_of_rank(*records_to_sum(run.facts, run.data, run.secret), run.secret)
     places = computed_alike(
@@ -142,7 +141,7 @@ def count_votes(run: Run, space: Space, centres: Tensor) -> Tensor:
 
 
 def privatise_votes(run: Run, private_votes: Tensor, iteration: int) -> Tensor:
-    """Pay for one iteration, add up the ranks' votes and privatise them, (classes, choices) int64."""
+    """Pay for one iteration, sum the ranks' votes and privatise them, (classes, choices) int64."""
     stddev = run.plan.noise_stddev[VOTES]
     run.pay(votes_event(stddev), VOTES)
     noise, shape = run.noise("public pictures", iteration), tuple(private_votes.shape)
@@ -172,7 +171,7 @@ def _clusters(
 
 
 def _winners(run: Run, clusters: list[Clusters], noisy_votes: Tensor, least: float) -> list[Tensor]:
-    """Return for each class images of the clusters that won, (choices, c, h, w) uint8; repeated ones are varied."""
+    """Return each class's images of the winning clusters, (choices, c, h, w) uint8; repeated images are varied."""
     config = run.plan.config_of(SelectPublicConfig)
     assert config.choices is not None
     variation = replace(_shape(config, run.facts), shift=_VARIED_SHIFT, tint=_VARIED_TINT)
@@ -201,10 +200,10 @@ def _shape(config: SelectPublicConfig, facts: PublicFacts) -> SelectedConfig:
 
 
 class Space:
-    """A public Euclidean space: the principal axes of public images, in which every group of numbers has equal weight.
+    """A public Euclidean space: principal axes of public images, with equal weight for every group of numbers.
 
-    Without an extractor the groups are colour and texture at 32 x 32 pixels. Places are integers, so distances are
-    exact. `public` are the described public images: groups of numbers, (n, any) each, n at least 2.
+    Without an extractor, the groups are colour and texture at 32 x 32 pixels. Places are integers, so distances are
+    exact. `public` describes the public images: groups of numbers, (n, any) each, n at least 2.
     """
 
     def __init__(self, public: Sequence[Tensor], describe: Describe) -> None:
@@ -231,7 +230,7 @@ class Space:
 
 
 def colours_and_texture(pictures: Tensor) -> Sequence[Tensor]:
-    """Return the means of 8 x 8 cells by channel, (n, 64 c), and the texture of the brightness in 4 x 4, (n, 256)."""
+    """Return the channel means of 8 x 8 cells, (n, 64 c), and the brightness texture of 4 x 4 cells, (n, 256)."""
     small = functional.interpolate(pictures, (_SIDE, _SIDE), mode="bilinear", antialias=True)
     waves = texture(small.mean(1, keepdim=True))  # (n, 16, 8, 8)
     cells = ((small, _COLOUR_CELLS), (waves, _TEXTURE_CELLS))
@@ -244,7 +243,7 @@ class Clusters:
 
     Attributes:
         centres: (k, axes) int64, as `Space.place` returns them.
-        members: of each cluster, rows of public images, nearest to the centre first.
+        members: rows of the public images of each cluster, nearest to the centre first.
     """
 
     centres: Tensor
@@ -252,10 +251,10 @@ class Clusters:
 
 
 def cluster(places: Tensor, rows: npt.NDArray[np.int64], count: int) -> Clusters:
-    """Return at most `count` k-means clusters of the public images `rows`, none of them empty, by the places of all."""
+    """Return at most `count` non-empty k-means clusters of the public images `rows`; `places` has all images."""
     own = places[torch.from_numpy(rows)].double().numpy()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of an empty cluster, which is left out
+        warnings.simplefilter("ignore", UserWarning)  # an empty cluster is left out
         centres, nearest = kmeans2(own, min(count, len(own)), iter=_ROUNDS, minit="++", rng=_SEED)
     found = [number for number in range(len(centres)) if (nearest == number).any()]
     members = []
@@ -269,7 +268,8 @@ def cluster(places: Tensor, rows: npt.NDArray[np.int64], count: int) -> Clusters
 def shares_of(noisy_votes: Tensor, least: float) -> Tensor:
     """Return the share of a class's images for each choice, (k,), adding up to 1.
 
-    Votes below `least` count as none. If none is left, those above zero count; if there are none, all equally.
+    Votes below `least` count as zero. If none is left, all positive votes count; without positive votes, all choices
+    are equal.
     """
     votes = noisy_votes.double()
     for kept in (votes.where(votes >= least, 0.0), votes):
@@ -279,9 +279,9 @@ def shares_of(noisy_votes: Tensor, least: float) -> Tensor:
 
 
 def winners(shares: Tensor, clusters: Clusters, count: int) -> tuple[list[int], list[int]]:
-    """Return `count` images of the winning clusters in proportion to their shares, and how often each had come before.
+    """Return `count` images of the winning clusters in proportion to their shares, and each image's repetition number.
 
-    Images nearest to the centres come first. A cluster with too few repeats them; repetitions are to be varied.
+    Images nearest to the centres come first. A cluster with too few images repeats them; the caller varies repetitions.
     """
     quotas = (shares * count).floor()
     missing = count - int(quotas.sum())

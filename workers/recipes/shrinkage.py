@@ -1,8 +1,8 @@
-"""Post-processing of a warm start's releases: shrink each as far as its known noise explains it, block by block.
+"""Post-processing of a warm start's releases: shrink each block according to its known noise.
 
-The rule is James and Stein's: values that should be alike form a group, and their deviations are multiplied by
-max(0, 1 - noise variance / mean square). Declared symmetries (`privacy.plans.symmetry`) leave covariances in blocks;
-without symmetries there is one block, of all numbers.
+The rule is James and Stein's: values that should be similar form a group, and their deviations are multiplied by max(0,
+1 - noise variance / mean square). Declared symmetries (`privacy.plans.symmetry`) make covariances block-diagonal;
+without symmetries there is one block of all numbers.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from privacy.plans.symmetry import Action, Places
 
 Array = npt.NDArray[np.float64]
 _BINS = 12
-_GROUP = 8  # neighbouring coefficients whose classes are set apart alike
-_SPREAD = 0.7  # by which a coefficient's variance may differ from the prior's, as a part of it
+_GROUP = 8  # neighbouring coefficients with similar differences between classes
+_SPREAD = 0.7  # relative deviation of a coefficient's variance from the prior's
 _LEAST = 0.05
-_NARROWEST = 0.1  # of the pooled variance: what a class has at least in any direction
-_COUNT_LEAST = 0.1  # of the mean count: no class is believed to be rarer where the noise of counts is above that
-_ROUNDS = 4  # in which the weights of classes follow from how far apart they are, and that from the weights
-Fit = Callable[[Array, Places, float], Array]  # a block, the places of its numbers, and the noise in it
+_NARROWEST = 0.1  # share of the pooled variance: a class's minimum in any direction
+_COUNT_LEAST = 0.1  # share of the mean count: the minimum for a class if the counts' noise is larger
+_ROUNDS = 4  # rounds that alternate between the classes' weights and their variance
+Fit = Callable[[Array, Places, float], Array]  # a block, the places of its numbers, and its noise
 
 
 def shrink_counts(counts: Array, noise_stddev: float) -> Array:
-    """Pull counts (classes,) to their mean, and keep them away from zero, as far as their noise asks for."""
+    """Shrink counts (classes,) to their mean, and keep them above zero, according to their noise."""
     middle = max(1.0, float(counts.mean()))
     lifted = np.maximum(counts, max(1.0, min(_COUNT_LEAST * middle, noise_stddev)))
     middle = float(lifted.mean())
@@ -38,15 +38,15 @@ def shrink_counts(counts: Array, noise_stddev: float) -> Array:
 
 
 def shrink_means(sums: Array, counts: Array, prior: Array, noise_stddev: float) -> Array:
-    """Return means (classes, f), each pulled to their middle as far as its own noise asks for, and the middle to
-    mid-grey.
+    """Return means (classes, f), each shrunk to their middle according to its noise, and the middle to mid-grey.
 
-    The model is that of random effects: class means vary around a middle by v, alike in neighbouring coefficients, and
-    bear known noise. Weights 1 / (v + noise) give middle and v in turn (Paule and Mandel 1982), with DerSimonian and
-    Laird's moments in each round. A mean keeps v / (v + noise) of its deviation. With equal noise this is the rule
-    above. A rare class then costs the others nothing.
+    The model has random effects: class means vary around a middle with variance v, equal in neighbouring coefficients,
+    and have known noise. Weights 1 / (v + noise) determine middle and v alternately (Paule and Mandel 1982), with
+    DerSimonian and Laird's moments in each round. A mean keeps v / (v + noise) of its deviation. With equal noise this
+    is the rule above. A rare class does not distort the others.
 
-    `noise_stddev` is of each entry of `sums` (classes, f); `prior` (f,) are mean squares that the public prior expects.
+    `noise_stddev` refers to each entry of `sums` (classes, f). `prior` (f,) has the public prior's expected mean
+    squares.
     """
     means: Array = sums / counts[:, None]
     noise = np.maximum((noise_stddev / counts) ** 2, 1e-30)
@@ -61,24 +61,24 @@ def shrink_means(sums: Array, counts: Array, prior: Array, noise_stddev: float) 
                 found = float(weights @ ((group - middle) ** 2).mean(axis=1)) - weights @ noise
                 found += (weights**2 @ noise) / whole
                 apart = max(0.0, found / (whole - (weights**2).sum() / whole))
-        of_middle = (weights**2 @ noise) / weights.sum() ** 2  # its noise
+        of_middle = (weights**2 @ noise) / weights.sum() ** 2  # noise of the middle
         middle = middle * expected / (expected + of_middle)
         group[:] = middle + (apart / (apart + noise))[:, None] * (group - middle)
     return means
 
 
 def shrink_apart(deviations: Array, noise_variance: float) -> None:
-    """Pull deviations (rows, f) with noise of that variance towards zero, in place, neighbouring coefficients alike."""
+    """Shrink deviations (rows, f) to zero in place, by their noise variance, equally in neighbouring coefficients."""
     for start in range(0, deviations.shape[1], _GROUP):
         group = deviations[:, start : start + _GROUP]  # a view
         group *= _weight(float((group**2).mean()), noise_variance)
 
 
 def shrink_pooled(covariance: Array, prior: Array, noise_stddev: float) -> Array:
-    """Return a covariance (f, f) whose variances are pulled to the prior's shape, and whose correlations to zero.
+    """Return a covariance (f, f) with variances shrunk to the prior's shape, and correlations shrunk to zero.
 
-    `noise_stddev` is of a diagonal entry; off the diagonal the variance is half. `prior` (f,) are mean squares that the
-    public prior expects; the released total sets their scale.
+    `noise_stddev` refers to a diagonal entry; off the diagonal the variance is half. `prior` (f,) has the public
+    prior's expected mean squares; the released total sets their scale.
     """
     diagonal = np.diag(covariance)
     expected = prior * max(_LEAST, float(diagonal.sum() / prior.sum()))
@@ -94,9 +94,9 @@ def shrink_pooled(covariance: Array, prior: Array, noise_stddev: float) -> Array
 
 
 def shrink(covariance: Array, pooled: Array, noise_stddev: float) -> Array:
-    """Pull a class's noisy covariance (d, d) towards the pooled one, diag(pooled).
+    """Shrink a class's noisy covariance (d, d) to the pooled covariance, diag(pooled).
 
-    Entries are grouped by the scale sqrt(pooled_i pooled_j) at which their deviations should be alike.
+    Entries are grouped by the scale sqrt(pooled_i pooled_j), because deviations of equal scale should be similar.
     """
     scale = np.sqrt(np.outer(pooled, pooled))
     deviation = covariance - np.diag(pooled)
@@ -107,8 +107,7 @@ def shrink(covariance: Array, pooled: Array, noise_stddev: float) -> Array:
 
 
 def at_least(covariance: Array, pooled: Array) -> Array:
-    """Return a class's covariance (d, d) with at least a tenth of the pooled variance, diag(pooled), in every
-    direction.
+    """Return a class's covariance (d, d), raised to at least a tenth of diag(pooled) in every direction.
 
     Remaining noise makes some directions too narrow or even negative.
     """
@@ -119,11 +118,11 @@ def at_least(covariance: Array, pooled: Array) -> Array:
 
 
 def for_new_records(covariance: Array, count: float) -> Array:
-    """Widen a covariance (d, d) that so many records gave, for records that it has not seen.
+    """Widen a covariance (d, d), estimated from `count` records, so that it fits new records.
 
-    An estimate S of n Gaussian records is too narrow in the directions where chance made it narrow. So, in units of S,
-    a new record's squared distance is not d on average but d n / (n - d - 1). To first order in d / n that is d (1 + d
-    / n), the factor here, and at most 2.
+    An estimate S from n Gaussian records is too narrow in directions where chance made it narrow. So, in units of S, a
+    new record's mean squared distance is d n / (n - d - 1) instead of d. To first order in d / n that is d (1 + d / n).
+    The factor here is 1 + d / n, at most 2.
     """
     return covariance * (1.0 + min(1.0, len(covariance) / max(count, 1.0)))
 
@@ -133,7 +132,7 @@ def _weight(mean_square: float, noise_variance: float) -> float:
 
 
 def _weights(deviations: Array, noise_variances: Array, scale: Array, among: npt.NDArray[np.bool_]) -> Array:
-    """Return the weight of each deviation (f, f), zero outside `among`; those of a like scale form a group."""
+    """Return the weight of each deviation (f, f), zero outside `among`; deviations of similar scale form a group."""
     weights = np.zeros_like(scale)
     if among.any():
         group = np.searchsorted(np.quantile(scale[among], np.linspace(0, 1, _BINS + 1)[1:-1]), scale)
@@ -148,7 +147,7 @@ def _weights(deviations: Array, noise_variances: Array, scale: Array, among: npt
 def block_by_block(matrix: Array, blocks: Sequence[Sequence[Places]], noise_stddev: float, fit: Fit) -> Array:
     """Return a matrix (f, f) with `fit` applied to each block, zero elsewhere.
 
-    Blocks of a pair are equal by declaration, so their mean is fitted, which has less noise.
+    The two blocks of a pair are equal by declaration, so `fit` is applied to their mean, which has less noise.
     """
     found = np.zeros_like(matrix)
     for pair in blocks:
@@ -161,10 +160,10 @@ def block_by_block(matrix: Array, blocks: Sequence[Sequence[Places]], noise_stdd
 
 @dataclass(frozen=True)
 class Components:
-    """Principal components `vectors` (f, d), those of greatest variance first, and the symmetries on the leading ones.
+    """Principal components `vectors` (f, d), by decreasing variance, and the symmetries of the leading components.
 
-    Where symmetries left fewer than d, the last ones are zero. There are as many leading ones as requested, or one less
-    where the last one is one of a pair.
+    If symmetries leave fewer than d components, the last vectors are zero. The number of leading components is as
+    requested, or one less to avoid splitting a pair.
     """
 
     vectors: Array
@@ -173,9 +172,7 @@ class Components:
 
 
 def principal_components(covariance: Array, action: Action, leading: int, size: int) -> Components:
-    """Return `size` eigenvectors of a covariance (f, f) with the action's blocks, `leading` ones first; pairs stay
-    together.
-    """
+    """Return `size` eigenvectors of a covariance (f, f) with the action's blocks, `leading` first, pairs together."""
     left: list[tuple[float, Array, list[Places]]] = []
     for pair in action.blocks():
         values, vectors = np.linalg.eigh(covariance[np.ix_(pair[0], pair[0])])
@@ -193,8 +190,8 @@ def principal_components(covariance: Array, action: Action, leading: int, size: 
                 others.append(found)
         left, lead = others, lead or taken
     vectors, variances = np.zeros((len(covariance), size)), np.zeros(size)
-    first: list[int] = []  # of each component: a place of its numbers
-    partner: list[int] = []  # and the component that it is swapped with
+    first: list[int] = []  # for each component: a place of its numbers
+    partner: list[int] = []  # and the component with which it is swapped
     for value, vector, pair in chosen:
         start = len(first)
         for at, places in enumerate(pair):

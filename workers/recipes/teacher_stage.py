@@ -1,8 +1,8 @@
 """The teacher stage: Algorithm 1 of Wang et al. 2021 (arXiv:2103.11109), one release per synthetic image.
 
 Teachers on disjoint shards learn to distinguish their records from the student's images, and vote on how each image
-should change. Only the noisy votes (TopAgg) leave them. A student's use of a release is post-processing: the student
-may read the raw noisy sums, keep every release, and learn from them for as long as it likes.
+should change. Only the noisy votes (TopAgg) are released. A student's use of a release is post-processing: the student
+may read the raw noisy sums, store every release, and train on them without limit.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class Teachers(Protocol):
     device: torch.device
 
     def update(self, real: ShardBatch, fake: torch.Tensor, fake_labels: torch.Tensor) -> None:
-        """Learn for one step to tell own records from synthetic inputs (m, d) of classes (m,)."""
+        """Learn for one step to distinguish own records from synthetic inputs (m, d) of classes (m,)."""
 
     def image_gradients(self, images: torch.Tensor, labels: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield d log D_i / d x_j of blocks of teachers, (n, m, d); zero where one abstains."""
+        """Yield d log D_i / d x_j for blocks of teachers, (n, m, d); zero where a teacher abstains."""
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return what a checkpoint needs, stacked by teacher; numbers that all share have no axis."""
+        """Return the state for a checkpoint, stacked by teacher; numbers that all teachers share have no such axis."""
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore the result of `state_dict`."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class TeacherStageConfig:
         iterations: T.
         teacher_steps: updates of the teachers per iteration; 0 for teachers in closed form. `first_steps` in the first.
         shard_batch: records of each teacher per update.
-        shown: synthetic images that all teachers see in an update; 0: as many as they vote on.
-        gamma: how far a full vote moves a pixel.
-        charge_iterations: iterations that are paid together, before their first noise exists.
+        shown: number of synthetic images that all teachers see in an update; 0: as many as they vote on.
+        gamma: change of a pixel by a full vote.
+        charge_iterations: iterations paid together, before the first of their noise exists.
     """
 
     aggregation: TopAggConfig
@@ -76,7 +76,7 @@ class Release:
         released_inputs: x, (m, d) the student's images (or their features).
         released_labels: y, (m,) int64.
         released_sums: (m, d) float32, sum_i g_tilde_i + N_Z(0, sigma^2): the votes before the threshold.
-        released_direction: g_bar, (m, d) after the threshold, in {-1, 0, 1}; the noisy mean vote without one.
+        released_direction: g_bar, (m, d) after the threshold, in {-1, 0, 1}; without a threshold, the noisy mean vote.
         released_targets: x_hat = x + gamma g_bar, (m, d).
     """
 
@@ -88,7 +88,7 @@ class Release:
 
 
 class Student(Protocol):
-    """Proposes images and learns from the releases. It sees nothing private."""
+    """Proposes images and learns from the releases. It has no access to private data."""
 
     def propose(self, labels: torch.Tensor) -> torch.Tensor:
         """Return synthetic inputs x (m, d) for labels (m,)."""
@@ -99,7 +99,7 @@ class Student(Protocol):
 
 @dataclass
 class TeacherStageState:
-    """The stage's progress. `tensors()` holds private weights: store it only in the job's checkpoint."""
+    """The stage's progress. `tensors()` contains private weights: store them only in the job's checkpoint."""
 
     ensemble: Teachers
     iteration: int = 0
@@ -113,7 +113,7 @@ class TeacherStageState:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what `tensors` returned."""
+        """Restore the result of `tensors`."""
         teachers: Mapping[str, torch.Tensor] = state["teachers"]
         own = {name: value[share(len(value))] if value.dim() else value for name, value in teachers.items()}
         self.ensemble.load_state_dict(own)
@@ -142,10 +142,10 @@ def run_teacher_stage(
     agg, ensemble = cfg.aggregation, state.ensemble
     if private_shards.teachers != agg.teachers:
         raise InvalidParameter("shards", "(hidden)", f"there is one shard for each of the {agg.teachers} teachers")
-    labels = curator.generator("labels")  # apart from the rest: labels are released
+    labels = curator.generator("labels")  # a separate stream, because labels are released
     rows = curator.generator("shard rows")
     coins = curator.generator("vote coins", *(("rank", rank()) if rank() else ()))  # each rank draws its own
-    mine = share(agg.teachers)  # the teachers of this rank: all of them where there is one
+    mine = share(agg.teachers)  # the teachers of this rank; all teachers if there is one rank
     active = private_shards.active[mine]
 
     paid_until = state.iteration

@@ -1,15 +1,15 @@
 """Warm start: one noisy Gaussian per class, from a few integer releases, before any training.
 
-A public basis describes images: the lowest cosine frequencies of luma and chroma, where a few numbers hold most of an
-image and noise is small. The plan may add their texture (`portable.textured`). The releases are (1) counts and means by
-class; (2) the covariance around the released means pooled over classes, whose eigenvectors are the principal
+A public basis describes images: the lowest cosine frequencies of luma and chroma, where a few numbers describe most of
+an image and noise is small. The plan may add their texture (`portable.textured`). The releases are (1) counts and means
+by class; (2) the covariance around the released means pooled over classes, whose eigenvectors are the principal
 components; (3) clusters' counts and centres in those components, if any; (4) each class's covariance there, around its
-centres. Each is then shrunk as far as the known noise explains it (`shrinkage`). The plan may leave out (4), which the
-pooled covariance replaces, and (2), which the public prior replaces.
+centres. Each is then shrunk according to the known noise (`shrinkage`). The plan may omit (4), which the pooled
+covariance replaces, and (2), which the public prior replaces.
 
-Adjacency add/remove of one record. Each release sums one integer array per record, of norm at most the sensitivity that
-the plan states, and adds exact discrete Gaussian noise. Everything after that is post-processing. The idea of spending
-a little on "central" statistics first is in DP-FETA (Gong et al. 2025).
+Adjacency: add or remove one record. Each release sums one integer array per record, of norm at most the sensitivity
+stated in the plan, and adds exact discrete Gaussian noise. Everything after that is post-processing. The idea of first
+spending a little on "central" statistics is from DP-FETA (Gong et al. 2025).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from workers.recipes.released_sums import (
 )
 
 Array = npt.NDArray[np.float64]
-_FAR = 64.0  # further from its class mean than any image can be; only a mean drowned in noise is further
+_FAR = 64.0  # a bound for the distance from a class mean; exceeded only if the mean is lost in noise
 _FLOOR = 1e-5
 REPORTED = "warm_start"  # the stage of its reports
 
@@ -65,9 +65,9 @@ REPORTED = "warm_start"  # the stage of its reports
 class ClassGaussians:
     """Released: a Gaussian per class over images, or a mixture of a few with one covariance.
 
-    An image is mean + factor z with z ~ N(0, I): `mean` (classes, pixels) in units of full brightness, `factor` of each
-    class (pixels, latent). Released texture follows the pixels. `clusters` hold means of z; None: one Gaussian per
-    class.
+    An image is mean + factor z with z ~ N(0, I): `mean` (classes, pixels) in units of full brightness, `factor`
+    (pixels, latent) for each class. Released texture follows the pixels. `clusters` has the means of z; None: one
+    Gaussian per class.
     """
 
     mean: Array
@@ -85,9 +85,9 @@ def warm_start(
 ) -> ClassGaussians:
     """Make the missing releases and fit one Gaussian per class to all of them.
 
-    `stddevs` of the discrete Gaussian are by stage, for integers of norm QUANTISATION. Other stages are not released.
-    Raise BudgetExceeded if means or pooled covariance cannot be paid (again, after a crash between payment and
-    keeping). If only the classes' own covariances cannot, the pooled one replaces them.
+    `stddevs` has the discrete Gaussian's parameter by stage, for integers of norm QUANTISATION. Other stages are not
+    released. Raise BudgetExceeded if means or pooled covariance cannot be paid (again, after a crash between payment
+    and saving). If only the classes' own covariances cannot be paid, the pooled covariance replaces them.
     """
     seen, classes, size = numbers_of(config, facts), len(facts.classes), math.sqrt(facts.size)
     shape = noise_shape(seen.power, config.noise_shape)  # (f,)
@@ -95,7 +95,7 @@ def warm_start(
     private = seen.of(private_images)
     private /= shape
     blocks = seen.action.blocks()
-    may_differ = blocks[0][0]  # means of all other numbers are zero, as a declared symmetry says
+    may_differ = blocks[0][0]  # means of all other numbers are zero by a declared symmetry
     mean_clip, deviation_clip = config.mean_clip * size, config.deviation_clip * size
     means_stddev, pooled_stddev = stddevs[MEANS], stddevs.get(POOLED, 0.0)
 
@@ -136,7 +136,7 @@ def warm_start(
     roots = [np.diag(np.sqrt(pooled)) for _ in range(classes)]
     if BY_CLASS in stddevs:
         leading = len(found.action.across)
-        own_shape = noise_shape(pooled[:leading], config.noise_shape)  # (d,), as noise is shaped in coefficients
+        own_shape = noise_shape(pooled[:leading], config.noise_shape)  # (d,), like the noise shape of coefficients
         private *= shape
         private = exact_product(private, components[:, :leading], largest=_FAR * size) / own_shape
         middle, clip = pooled[:leading] / own_shape**2, config.component_clip * size
@@ -158,7 +158,7 @@ def warm_start(
             return root
 
         for root, (covariance, noise_stddev) in zip(roots, own, strict=False):
-            # Beyond the leading components the pooled covariance stands in.
+            # Beyond the leading components, use the pooled covariance.
             root[:leading, :leading] = shrinkage.block_by_block(covariance, own_blocks, noise_stddev, fit_own)
         if clusters is not None:
             clusters = in_latents(clusters, own_shape, roots)
@@ -175,7 +175,7 @@ def _own(
     blocks: Sequence[Sequence[Places]],
     releases: Kept,
 ) -> list[tuple[Array, float]]:
-    """Draw the scatter of each class's rows; return covariances (d, d) and their noise, none if they cannot be paid."""
+    """Release the scatter of each class's rows; return covariances (d, d) and their noise, or none if unpaid."""
     parts = [part for pair in blocks for part in pair]
     try:
         scatters = releases.once(
@@ -190,7 +190,7 @@ def _own(
 class PaidNoise:
     """Noise that does not exist before it is paid for: the first draw charges.
 
-    The sums are ready by then, so only milliseconds lie between the payment and the checkpoint that keeps the release.
+    The sums are ready by then, so only milliseconds pass between the payment and the checkpoint with the release.
     """
 
     def __init__(self, pay: Callable[[], None], derive: Callable[[], SecureNoise]) -> None:
@@ -198,7 +198,7 @@ class PaidNoise:
         self._noise: SecureNoise | None = None
 
     def discrete_gaussian(self, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
-        """Draw, after paying. Without payment there is no noise and no release."""
+        """Pay, then draw. Without payment there is no noise and no release."""
         if self._noise is None:
             self._pay()
             self._noise = self._derive()
@@ -206,10 +206,10 @@ class PaidNoise:
 
 
 def noisy_gaussians(run: Run, config: MomentsConfig, released: Mapping[str, Any]) -> ClassGaussians:
-    """Make the plan's releases of class statistics that no earlier attempt has kept, and fit a Gaussian to each class.
+    """Release the planned class statistics that are not yet in the checkpoint, and fit a Gaussian to each class.
 
-    Payments are made by the one rank that works. `released` was kept by an earlier attempt, tensors by stage. After
-    each release, the checkpoint's `start` holds everything released so far.
+    Only the rank that computes the statistics pays. `released` holds the tensors that an earlier attempt saved, by
+    stage. After each release, the checkpoint's `start` contains everything released so far.
     """
     private_images, private_labels = records_to_sum(run.facts, run.data, run.secret)
     noise_stddev, steps = run.plan.noise_stddev, warm_start_work(run.plan, run.facts).steps
@@ -220,7 +220,7 @@ def noisy_gaussians(run: Run, config: MomentsConfig, released: Mapping[str, Any]
         run.progress(stage=REPORTED, step=len(reached), steps=steps)
 
     def noise(name: str) -> PaidNoise:
-        stage = name.partition(" ")[0]  # a number follows where a stage has several releases
+        stage = name.partition(" ")[0]  # a number follows if a stage has several releases
         event = warm_start_event(stage, noise_stddev[stage])
         return PaidNoise(lambda: run.budget.charge(event, stage), lambda: run.noise("warm start", name))
 

@@ -1,4 +1,4 @@
-"""The Celery application, which wakes the workers of several machines. The database stays the queue of record.
+"""The Celery application, which wakes the workers of several machines. The database remains the queue of record.
 
 `celery --app workers.supervise.app worker` finds `app` here; it is created from the environment on first access.
 """
@@ -41,8 +41,8 @@ TASK_RECONCILE = "obscura.reconcile"
 def make_app(settings: Settings) -> Celery:
     """Return the Celery application of a worker, with its tasks.
 
-    Messages are acknowledged early and may be lost or repeated: the claim in the database decides who runs a job.
-    Never terminate tasks by Celery: `revoke(terminate=True)` would kill a supervisor and orphan its runner.
+    Messages are acknowledged early and may be lost or repeated: the claim in the database decides which worker runs a
+    job. Never terminate tasks by Celery: `revoke(terminate=True)` would kill a supervisor and orphan its runner.
     """
     app = Celery("obscura", broker=settings.redis_url, set_as_current=False)
     app.conf.update(
@@ -50,7 +50,7 @@ def make_app(settings: Settings) -> Celery:
         accept_content=["json"],
         task_ignore_result=True,
         result_backend=None,
-        task_acks_late=False,  # late acknowledgement would run a training twice after Redis' visibility timeout
+        task_acks_late=False,  # with late acknowledgement, a training would run twice after Redis' visibility timeout
         worker_prefetch_multiplier=1,
         worker_disable_prefetch=settings.redis_url.startswith(("redis://", "rediss://")),
         worker_max_tasks_per_child=1,
@@ -59,7 +59,7 @@ def make_app(settings: Settings) -> Celery:
         broker_connection_retry_on_startup=True,
         broker_transport_options={"visibility_timeout": 3600},
         timezone="UTC",
-        # For a worker that was started with --beat. The API's reconciler does the same.
+        # For a worker started with --beat. The API's reconciler does the same.
         beat_schedule={"reconcile": {"task": TASK_RECONCILE, "schedule": RECONCILE_SECONDS}},
     )
     # Created before Celery forks, so that the main process can signal the shutdown to its children.
@@ -92,7 +92,7 @@ def make_app(settings: Settings) -> Celery:
 def __getattr__(name: str) -> Any:
     if name != "app":
         raise AttributeError(name)
-    globals()["app"] = app = make_app(Settings())  # the celery command asks for it
+    globals()["app"] = app = make_app(Settings())  # the celery command needs this attribute
     return app
 
 
@@ -102,9 +102,9 @@ class Workplace:
 
     Args:
         settings: of the worker and its runners.
-        slot: an open file that is locked while a training runs. So trainings run one at a time, and a concurrency of
-            three leaves room for a sample and an evaluation.
-        draining: returns whether the worker shuts down.
+        slot: an open file, locked while a training runs. So trainings run one at a time, and a concurrency of three
+            leaves room for a sample and an evaluation.
+        draining: returns whether the worker is shutting down.
         send: sends a message.
         command: starts a runner.
     """
@@ -138,7 +138,7 @@ def register(app: Celery, workplace: Workplace) -> None:
 def work_on(workplace: Workplace, factory: SessionFactory, job_id: str) -> None:
     """Run the job of a message, unless another worker has claimed it.
 
-    For a training, run the oldest that waits: messages overtake each other while the slot is taken.
+    For a training, run the oldest queued training, because messages may arrive out of order while the slot is taken.
     """
     with transaction(factory, read_only=True) as session:
         job = session.get(Job, job_id)
@@ -154,13 +154,13 @@ def work_on(workplace: Workplace, factory: SessionFactory, job_id: str) -> None:
     try:
         fcntl.lockf(workplace.slot, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        return  # a training runs, and its process rings for the next one
+        return  # a training is running; its process wakes the next one
     try:
         attempt = claim_next(settings, factory, kind=TRAIN, worker=name, now=now)
         _run(workplace, factory, attempt)
     finally:
         fcntl.lockf(workplace.slot, fcntl.LOCK_UN)
-    if attempt is not None and not workplace.draining():  # the messages of trainings that waited are gone by now
+    if attempt is not None and not workplace.draining():  # the messages of queued trainings have been consumed
         with transaction(factory, read_only=True) as session:
             waiting = jobs.claimable(session, now=datetime.now(UTC), kind=TRAIN)
         for next_id in waiting[:1]:
@@ -170,4 +170,4 @@ def work_on(workplace: Workplace, factory: SessionFactory, job_id: str) -> None:
 def _run(workplace: Workplace, factory: SessionFactory, attempt: Attempt | None) -> None:
     if attempt is not None:
         supervise(workplace.settings, factory, attempt, draining=workplace.draining, command=workplace.command)
-        queue.deliver(factory, workplace.send, now=datetime.now(UTC))  # such as for the evaluation of a release
+        queue.deliver(factory, workplace.send, now=datetime.now(UTC))  # for example, for the evaluation of a release

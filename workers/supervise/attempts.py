@@ -1,4 +1,4 @@
-"""Attempts at jobs: which job to claim next, and how an attempt ends that has not ended its job.
+"""Attempts at jobs: claim the next job, and end an attempt whose job has not ended.
 
 The state machine of jobs is in `service.jobs`.
 """
@@ -36,14 +36,14 @@ from service.storage.interface import StorageUnavailable
 
 @dataclass(frozen=True)
 class Attempt:
-    """The right to run one attempt of a job, until a later attempt takes over."""
+    """The right to run one attempt at a job, until a later attempt takes over."""
 
     job_id: str
     number: int
 
 
 def claim_next(settings: Settings, factory: SessionFactory, *, kind: str, worker: str, now: datetime) -> Attempt | None:
-    """Claim the oldest waiting job of a kind; return None if no job waits, or a disk has no room for its results."""
+    """Claim the oldest queued job of a kind; return None if there is none, or the disk has no room for results."""
     if short_of_room(settings):
         return None
     with transaction(factory, read_only=True) as session:
@@ -53,7 +53,7 @@ def claim_next(settings: Settings, factory: SessionFactory, *, kind: str, worker
             attempt = claim_job(settings, factory, job_id=job_id, worker=worker, now=now)
         except StorageUnavailable:
             raise
-        except ObscuraError as error:  # such as a corrupt ledger of one account, which must not stop the others
+        except ObscuraError as error:  # one account's error, such as a corrupt ledger, must not stop the others
             get_logger(__name__).error("claim_refused", job_id=job_id, code=error.code)
             continue
         if attempt is not None:
@@ -64,19 +64,19 @@ def claim_next(settings: Settings, factory: SessionFactory, *, kind: str, worker
 def claim_job(
     settings: Settings, factory: SessionFactory, *, job_id: str, worker: str, now: datetime
 ) -> Attempt | None:
-    """Claim one job; return None if it runs, has ended, or ends now because it was lost too often.
+    """Claim one job; return None if it is running, has ended, or ends now because it was lost too often.
 
     A job is not claimed if the database does not belong to the data folder, or this machine lacks its keys.
     """
-    with transaction(factory, read_only=True) as session:  # not in the transaction below: a remote storage can be slow
+    with transaction(factory, read_only=True) as session:  # separate, because remote storage can be slow
         job = session.get(Job, job_id)
         fit = belongs(session, settings)
-        if fit and job is not None and job.ended_early is not EarlyEnd.DISCARDED:  # to end a job, nothing is needed
+        if fit and job is not None and job.ended_early is not EarlyEnd.DISCARDED:  # ending a job needs no files
             fit = has_files(session, settings, job)
     if not fit:
         return None
     with transaction(factory) as session:
-        ledger.require_clock(session, now)  # a wrong clock misjudges leases
+        ledger.require_clock(session, now)  # leases cannot be judged with a wrong clock
         number = jobs.claim(
             session,
             worker=worker,
@@ -91,10 +91,10 @@ def claim_job(
 
 
 def has_files(session: Session, settings: Settings, job: Job) -> bool:
-    """Return whether this machine has the keys of a job, and the extractor that it was begun with; else the job waits.
+    """Return whether this machine has a job's keys, and the extractor with which it began; otherwise the job waits.
 
-    Machines that share no folder receive keys with a delay, and the disk of the keys may not be mounted. A job that was
-    not begun fails for want of an extractor, with a message.
+    Machines that share no folder receive keys with a delay, and the disk with the keys may not be mounted. If the
+    extractor is missing, a job that has not begun fails with a message.
     """
     config = {} if job.plan is None else job.plan.get("config", {})
     name = "" if job.attempt == 0 else config.get("extractor", "")
@@ -108,7 +108,7 @@ def has_files(session: Session, settings: Settings, job: Job) -> bool:
     reads = [config.get(name) for name in PUBLIC_DATASET_OPTIONS]
     reads.append(job.dataset_id if job.kind == TRAIN else job.evaluation_dataset_id)
     content = select(func.coalesce(Dataset.content_name, Dataset.id))
-    ready = content.where(Dataset.state == DatasetState.READY)  # the keys of others are destroyed
+    ready = content.where(Dataset.state == DatasetState.READY)  # other keys have been destroyed
     wanted = among(session, ready, Dataset.id, [each for each in reads if each])
     paths = [settings.ledger_key_path, *(Vault.of(settings).key_path(name) for name in sorted(wanted))]
     if missing := [path.name for path in paths if not path.exists()]:
@@ -123,7 +123,7 @@ def drop_lease(session: Session, attempt: Attempt, *, now: datetime) -> None:
 
 
 def worker_name(role: str) -> str:
-    """Return a unique name under which this process holds leases: role, host, process id and a random part."""
+    """Return a unique name for this process's leases: role, host, process id and a random part."""
     return f"{role}@{socket.gethostname()[:100]}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
@@ -132,15 +132,15 @@ class ExitStatus(enum.IntEnum):
 
     ENDED = 0  # the job has ended: succeeded, failed or cancelled
     STALE = 3  # another attempt has taken over; nothing was written
-    LOST = 4  # the database or the storage was away, or a process of the training died; the attempt counts
-    INTERRUPTED = 75  # stopped, or without a supervisor: another attempt goes on (EX_TEMPFAIL)
+    LOST = 4  # database or storage unavailable, or a process of the training died; the attempt counts
+    INTERRUPTED = 75  # stopped, or without a supervisor: another attempt continues (EX_TEMPFAIL)
 
 
 _LOOK_SECONDS = 1.0
 
 
 def watch_parent(stop: threading.Event, *, parent: int, grace_seconds: float) -> threading.Thread:
-    """Start a thread that sets `stop` when the parent process has changed, and after the grace period exits."""
+    """Start a thread that sets `stop` when the parent process changes, and exits the process after the grace period."""
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -1,7 +1,7 @@
-"""The embedded dispatcher: threads beside the API that claim jobs from the database and supervise their runners.
+"""The embedded dispatcher: threads in the API's process that claim jobs and supervise their runners.
 
-Each kind of job has its own thread, one job at a time, so that free jobs never wait for a training. Every attempt runs
-in a process of its own.
+Each kind of job has its own thread and runs one job at a time, so that free jobs never wait for a training. Every
+attempt runs in its own process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from workers.supervise.attempts import claim_next, worker_name
 from workers.supervise.reconcile import Reconciler
 from workers.supervise.supervisor import RUNNER_COMMAND, Patience, supervise
 
-POLL_SECONDS = 2.0  # the longest delay of a job without a message
+POLL_SECONDS = 2.0  # maximum delay of a job without a message
 _BACKOFF_SECONDS = 5.0  # after the database or the disk failed
 
 
@@ -53,9 +53,9 @@ class Dispatcher:
             bell.set()
 
     def stop(self) -> None:
-        """Stop all runners at their next step, queue their jobs again, and return when no runner is left.
+        """Stop all runners at their next step, requeue their jobs, and return when no runner is left.
 
-        No job is cancelled, and held budget stays held.
+        No job is cancelled, and its budget stays held.
         """
         self._draining.set()
         self.send()
@@ -81,7 +81,7 @@ class Dispatcher:
                         patience=self._patience,
                     )
                     continue
-            except Exception as error:  # such as a full disk: the job is claimed again when its lease has expired
+            except Exception as error:  # for example, a full disk; the job is claimed again after its lease expires
                 get_logger(__name__).error("lane_failed", lane=kind, error=type(error).__name__)
                 self._draining.wait(_BACKOFF_SECONDS)
                 continue

@@ -1,7 +1,7 @@
 """Recovery after crashes: lost jobs, unsent messages, and files that no job will publish.
 
-Everything here is idempotent and may run in several processes at once: claims are compare-and-set, messages may repeat,
-and only files are put away whose job has ended without them.
+Everything here is idempotent and may run in several processes at once: claims are compare-and-set, and messages may
+repeat. Only files of jobs that ended without them are moved to the trash.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ RECONCILE_SECONDS = 15.0
 SWEEP_SECONDS = 900.0
 SAMPLES_A_SWEEP_MAX = 1000
 OUTBOX_DAYS = 1.0
-STALE_FOLDER_SECONDS = 3600.0  # an unfinished folder that nobody has written to for this long
+STALE_FOLDER_SECONDS = 3600.0  # age of an unfinished folder without writes
 
 
 def reconcile(settings: Settings, factory: SessionFactory, *, send: queue.Send, now: datetime) -> None:
-    """Do one round of recovery.
+    """Run one round of recovery.
 
-    Nothing is done for a database that does not belong to the data folder, and nothing is removed after a finding.
+    If the database does not belong to the data folder, nothing happens. After a finding, nothing is removed.
     """
     if folder := disk.short_of_room(settings):
-        get_logger(__name__).warning("out_of_disk", folder=folder)  # jobs wait
+        get_logger(__name__).warning("out_of_disk", folder=folder)  # jobs keep waiting
     with transaction(factory, read_only=True) as session:
         sound = inspection.may_remove(session, settings)
         ours = sound or installation.belongs(session, settings)
     if not ours:
         return
     _end_hopeless(settings, factory, now=now)
-    with transaction(factory, read_only=True) as session:  # usually, no write lock is needed
+    with transaction(factory, read_only=True) as session:  # usually no write lock is needed
         silent = _silent(session, settings, now)
     if silent:
         with transaction(factory) as session:
@@ -72,9 +72,9 @@ def reconcile(settings: Settings, factory: SessionFactory, *, send: queue.Send, 
 
 
 def _end_hopeless(settings: Settings, factory: SessionFactory, *, now: datetime) -> None:
-    """End jobs whose last attempt was lost, or that were lost after a cancellation; armed budget is spent.
+    """End jobs whose last attempt was lost, or that were lost after a cancellation. Armed budget is spent.
 
-    Trainings that have paid for releases are queued once more to publish them.
+    Trainings that have paid for releases are requeued to publish them.
     """
     lost = and_(Job.state == JobState.RUNNING, Job.lease_until <= now)
     over = or_(Job.cancel_requested, Job.ended_early.is_not(None), Job.attempts_lost + 1 >= settings.attempts_max)
@@ -90,13 +90,13 @@ def _end_hopeless(settings: Settings, factory: SessionFactory, *, now: datetime)
 
 
 def sweep(settings: Settings, factory: SessionFactory, *, now: datetime, proved: bool = False) -> int:
-    """Put folders into the trash that no job will use again, and empty the trash; return how many were put there.
+    """Move folders that no job will use to the trash, and empty the trash; return the number of moved folders.
 
     These are work folders of ended jobs, artifacts of jobs that ended without them, abandoned unfinished folders, and
-    samples older than `Settings.samples_days`. Folders that the database does not know stay, because the database may
-    be wrong. For the same reason nothing is moved or removed after a finding, or without another verification of the
-    ledger; and a clock that has just jumped ahead makes nothing old: it must have run without a jump for a day
-    (`proved`, by `service.times.WatchedClock`), or agree with a job. Old events of the audit log are deleted as well.
+    samples older than `Settings.samples_days`. Unknown folders stay, because the database may be wrong. For the same
+    reason, nothing is moved or removed after a finding, or without another verification of the ledger. A clock that has
+    just jumped ahead must not make files old: it must have run for a day without a jump (`proved`, by
+    `service.times.WatchedClock`), or agree with a job. Old audit events are deleted as well.
     """
     try:
         recording.remove_old(factory, days=settings.audit_log_days, now=now, proved=proved)
@@ -106,7 +106,7 @@ def sweep(settings: Settings, factory: SessionFactory, *, now: datetime, proved:
     work = [name for name in storage.list("work") if is_id(name, "job")]
     releases, idle_releases = _finished_and_idle(storage, "releases", "rel")
     samples, idle_samples = _finished_and_idle(storage, "samples", "smp")
-    # In a snapshot: a job that publishes between two reads would be neither live nor published.
+    # In a snapshot, because a job that publishes between two reads would appear neither live nor published.
     with transaction(factory, read_only=True, snapshot=True) as session:
         ended = among(session, select(Job.id).where(Job.state.in_(ENDED)), Job.id, work)
         doomed = [interface.work_key(job_id) for job_id in work if job_id in ended]
@@ -131,7 +131,7 @@ def sweep(settings: Settings, factory: SessionFactory, *, now: datetime, proved:
     if not allowed or not inspection.verify_again(settings, factory, full=False, now=now).clean:
         get_logger(__name__).warning("sweep_withheld", folders=len(doomed) + len(old), trash=len(overdue))
         return 0
-    if old:  # recorded first: after a crash in between, the next sweep finds them
+    if old:  # recorded first, so that the next sweep finds them after a crash
         with transaction(factory) as session:
             session.execute(update(Sample).where(Sample.id.in_(old)).values(removed_at=now))
         doomed += [f"samples/{sample_id}" for sample_id in old]
@@ -141,7 +141,7 @@ def sweep(settings: Settings, factory: SessionFactory, *, now: datetime, proved:
 
 
 def _agrees(factory: SessionFactory, now: datetime, days: int) -> bool:
-    """Return whether a job was created within these days, and more than a day ago, so the clock has not just jumped."""
+    """Return whether a job was created within these days, but over a day ago, so that the clock has not just jumped."""
     if not days:
         return True
     made = select(Job.id).where(Job.created_at >= now - timedelta(days=days), Job.created_at <= now - SETTLED)
@@ -150,15 +150,15 @@ def _agrees(factory: SessionFactory, now: datetime, days: int) -> bool:
 
 
 def _finished_and_idle(storage: interface.Storage, shelf: str, prefix: str) -> tuple[list[str], dict[str, str]]:
-    """Return the names of finished folders, and unfinished ones that no process has written to for long, with ids."""
-    ids = {name: name.split(".", 1)[0] for name in storage.list(shelf)}  # an unfinished folder has more after its id
+    """Return the names, with ids, of finished folders and of unfinished folders without recent writes."""
+    ids = {name: name.split(".", 1)[0] for name in storage.list(shelf)}  # unfinished folders have a suffix after the id
     unfinished = [name for name, of in ids.items() if is_id(of, prefix) and name.endswith(interface.UNFINISHED)]
     idle = [name for name in unfinished if storage.idle_seconds(f"{shelf}/{name}") > STALE_FOLDER_SECONDS]
     return [name for name in ids if is_id(name, prefix)], {name: ids[name] for name in idle}
 
 
 class Reconciler(Background):
-    """Runs `reconcile` and `sweep` at the start and every so many seconds, or a lease if shorter, in a thread."""
+    """Runs `reconcile` and `sweep` in a thread: at the start, then at an interval of at most one lease."""
 
     def __init__(
         self,
@@ -190,10 +190,10 @@ class Reconciler(Background):
 
 
 def _silent(session: Session, settings: Settings, now: datetime) -> list[str]:
-    """Return the waiting jobs that need a message.
+    """Return the queued jobs that need a message.
 
-    A message counts for as long as a lease lasts, because its reader may have died before it claimed the job. A message
-    from before the job's lease ended does not count. Of the trainings only the oldest needs one, because any message
+    A message counts for the duration of a lease, because its reader may have died before it claimed the job. A message
+    sent before the job's lease ended does not count. Only the oldest training needs a message, because any message
     starts the oldest.
     """
     since = now - timedelta(seconds=settings.lease_seconds)
@@ -213,7 +213,7 @@ def _unpublished_releases(session: Session, finished: list[str], idle: dict[str,
     if not unpublished and not idle:
         return []
     states = {release_id_of(job_id): state for job_id, state in session.execute(select(Job.id, Job.state))}
-    unpublished -= read_accepted(session).releases  # paid for, and lacking in a restored database
+    unpublished -= read_accepted(session).releases  # paid for, but missing in a restored database
     doomed = [name for name in finished if name in unpublished and states.get(name) in ENDED]
     return doomed + [name for name, release_id in idle.items() if release_id in states]
 

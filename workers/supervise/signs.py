@@ -1,8 +1,9 @@
-"""Signs of life: bytes that the main loop of a runner writes into a pipe, so that its supervisor notices a hang.
+"""Signs of life: bytes that a runner's main loop writes into a pipe, so that its supervisor notices a hang.
 
-A runner writes one with every report, before every layer of a network and after every step of an optimiser
-(`workers.train.process`). No other thread writes any, because that would only show that the process is scheduled. A
-step works in passes of one public size, so the time between two signs does not depend on how many records it has drawn.
+A runner writes a sign with every report, before every layer of a network and after every optimiser step
+(`workers.train.process`). No other thread writes signs, because that would only show that the process is scheduled. A
+step consists of passes of one public size, so the time between two signs does not depend on the number of sampled
+records.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-_APART_SECONDS = 0.5  # between two signs: layers may take microseconds
-_UNHEARD_SECONDS = 5.0  # the most that a pause counts in which the supervisor itself did not listen
+_APART_SECONDS = 0.5  # minimum between two signs, because layers may take microseconds
+_UNHEARD_SECONDS = 5.0  # maximum that counts for a pause in which the supervisor did not listen
 _READ_BYTES = 2**16
 
 
@@ -34,9 +35,9 @@ class SignsOfLife:
 
 
 class Listener:
-    """The supervisor's end. Close it when the runner is gone.
+    """The supervisor's end of the pipe. Close it when the runner is gone.
 
-    The runner inherits the descriptor `theirs`. `silent_seconds` is the time without a sign, by the last `listen`.
+    The runner inherits the descriptor `theirs`. `silent_seconds` is the time without a sign at the last `listen`.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -48,9 +49,9 @@ class Listener:
         self._listened, self.silent_seconds = clock(), 0.0
 
     def listen(self) -> float:
-        """Return the seconds without a sign, at first since the start.
+        """Return the seconds since the last sign, or since the start before the first one.
 
-        A pause between two calls counts for a few seconds at most: a paused container pauses this process as well.
+        A pause between two calls counts for a few seconds at most, because a paused container also pauses this process.
         """
         now = self._clock()
         passed, self._listened = min(now - self._listened, _UNHEARD_SECONDS), now

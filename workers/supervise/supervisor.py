@@ -1,8 +1,8 @@
-"""Run one attempt of a job in a process of its own, renew its lease, and settle the job.
+"""Run one attempt at a job in its own process, renew its lease, and settle the job.
 
-The supervisor never touches data or tensors. When the runner is gone, the database decides, not the exit status: a job
-that the runner ended stays ended, and any other is settled here. The lease shows that a supervisor lives; its runner
-shows that itself (`workers.supervise.signs`).
+The supervisor never touches data or tensors. When the runner is gone, the database decides, not the exit status. A job
+that the runner ended stays ended; any other job is settled here. The lease shows that the supervisor is alive; the
+runner gives its own signs of life (`workers.supervise.signs`).
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from workers.supervise.attempts import Attempt, drop_lease
 from workers.supervise.signs import Listener
 
 RUNNER_COMMAND = (sys.executable, "-P", "-m", "workers.train.runner")
-SPARE_CORES_NICENESS = 10  # lets trainings on the same cores go first
+SPARE_CORES_NICENESS = 10  # gives priority to trainings on the same cores
 
 
 class Stop(enum.StrEnum):
     """Reasons to stop a runner."""
 
-    WINDING_UP = "winding_up"  # the training must charge no more, and publish what it has
-    CANCELLED = "cancelled"  # by the user, and nothing is published
-    DRAINED = "drained"  # this process shuts down; the job continues elsewhere
+    WINDING_UP = "winding_up"  # the training must stop charging, and publish its partial result
+    CANCELLED = "cancelled"  # cancelled by the user; nothing is published
+    DRAINED = "drained"  # this process is shutting down; the job continues elsewhere
     TIME_LIMIT = "time_limit"
     SILENT = "silent"  # the runner hangs and cannot react to a signal; another attempt continues
     FENCED = "fenced"  # another attempt has taken over, or the lease could not be renewed in time
@@ -58,11 +58,11 @@ _STOPS = {None: None, jobs.StopRequest.STOP: Stop.CANCELLED, jobs.StopRequest.WI
 class Patience:
     """Waiting times of the supervisor, which tests shorten."""
 
-    grace_seconds: float = 30.0  # from SIGTERM to SIGKILL: enough for a step of a training and a checkpoint
-    wind_up_seconds: float = 600.0  # for a training that ends early to publish; after that another attempt does
-    wind_up_silent_seconds: float = 60.0  # of that, without a sign of life
-    look_seconds: float = 0.2  # between two looks at the runner
-    cancel_look_seconds: float = 1.0  # between two looks at the database for a cancellation
+    grace_seconds: float = 30.0  # from SIGTERM to SIGKILL: enough for a training step and a checkpoint
+    wind_up_seconds: float = 600.0  # for an early-ended training to publish; then another attempt does it
+    wind_up_silent_seconds: float = 60.0  # part of that without a sign of life
+    look_seconds: float = 0.2  # between two checks of the runner
+    cancel_look_seconds: float = 1.0  # between two checks for a cancellation
 
 
 def supervise(
@@ -76,12 +76,12 @@ def supervise(
 ) -> None:
     """Run one attempt, which this process has claimed, to its end and settle the job.
 
-    Return when the runner's whole process group is gone. The job has then ended, waits for another attempt (because
-    the runner died, or this process shuts down), or belongs to another attempt.
+    Return when the runner's whole process group is gone. The job has then ended, waits for another attempt (because the
+    runner died, or this process is shutting down), or belongs to another attempt.
 
     Args:
-        settings: of this process; the runner gets them in its environment.
-        draining: returns whether this process shuts down.
+        settings: of this process, passed to the runner in its environment.
+        draining: returns whether this process is shutting down.
         command: starts the runner; `--job`, `--attempt`, `--supervisor` and `--signs` are added.
     """
     log = get_logger(__name__).bind(job_id=attempt.job_id, attempt=attempt.number)
@@ -105,7 +105,7 @@ def supervise(
             if stop is not None and watch.out_of_patience():
                 _kill_group(process)
             elif stop is not before:
-                process.terminate()  # the runner alone, because its current step still needs its children
+                process.terminate()  # only the runner, because its current step still needs its children
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=patience.look_seconds)
     finally:
@@ -118,14 +118,14 @@ def supervise(
     with transaction(factory, read_only=True) as session:
         job = session.get(Job, attempt.job_id)
         over = job is not None and job.finished_at is not None and may_remove(session, settings)
-    if over:  # its checkpoints are needed no more; after a finding a later sweep puts them away
+    if over:  # its checkpoints are not needed any more; after a finding, a later sweep removes them
         trash.put_away(storage_of(settings), work_key(attempt.job_id), now=datetime.now(UTC))
 
 
 class _Watch:
     """Renews the lease, and decides when the runner must stop.
 
-    The first reason stays, except that any reason replaces WINDING_UP, and FENCED replaces any reason.
+    The first reason is kept, except that any reason replaces WINDING_UP, and FENCED replaces any reason.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class _Watch:
         self._stopped = now
 
     def look(self) -> Stop | None:
-        """Do what is due, and return the reason to stop, if there is one."""
+        """Run due checks, and return the reason to stop, if there is one."""
         now = time.monotonic()
         reason = self._beat(now) or self._requested(now)
         if reason is None and self.stop is None and now - self._started > self._settings.job_seconds_max:
@@ -170,7 +170,7 @@ class _Watch:
     def out_of_patience(self) -> bool:
         """Return whether the runner must be killed: at once if it hangs or is fenced, otherwise after a grace period.
 
-        A runner that winds up has a long period, unless it gives no sign of life.
+        A runner that winds up has a long grace period, unless it gives no sign of life.
         """
         patience, passed_seconds = self._patience, time.monotonic() - self._stopped
         if self.stop is Stop.WINDING_UP:
@@ -193,7 +193,7 @@ class _Watch:
                     return None
             return Stop.FENCED
         except SQLAlchemyError:
-            # The database is away. When the lease has expired, another worker may claim the job.
+            # The database is unavailable. Once the lease has expired, another worker may claim the job.
             return Stop.FENCED if now - self._beaten > self._settings.lease_seconds else None
         self._beaten = now
         return None
@@ -215,9 +215,9 @@ class _Watch:
 def _settle(
     settings: Settings, factory: SessionFactory, attempt: Attempt, stop: Stop | None, *, handed_on: bool
 ) -> None:
-    """End the job or queue it again, unless the runner has ended it. A crash here is safe: the lease expires.
+    """End or requeue the job, unless the runner has ended it. A crash here is safe, because the lease expires.
 
-    When this process shuts down, the attempt is handed on; otherwise a runner that has not ended its job counts as
+    If this process is shutting down, the attempt is handed on. Otherwise, a runner that has not ended its job counts as
     lost. A training that has paid for releases gets more attempts to publish them.
     """
     with suppress(StaleAttempt, NotFound), transaction(factory) as session:
@@ -240,7 +240,7 @@ def _settle(
 
 
 def runner_environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment from which a runner reads the settings of this process."""
+    """Return an environment that passes the settings of this process to a runner."""
     values = settings.model_dump(mode="json", exclude_none=True)
     prefix = str(settings.model_config.get("env_prefix", ""))
     return {**inherited, **{f"{prefix}{name.upper()}": str(value) for name, value in values.items()}}
@@ -264,12 +264,12 @@ def _spawn(settings: Settings, attempt: Attempt, command: Sequence[str], listene
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            start_new_session=True,  # a process group of its own for signals
+            start_new_session=True,  # its own process group, for signals
             pass_fds=(listener.theirs,),
         )
     finally:
         os.close(log)
-        listener.close(listener.theirs)  # the runner has inherited it
+        listener.close(listener.theirs)  # the runner has inherited the descriptor
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

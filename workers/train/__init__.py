@@ -1,1 +1,1 @@
-"""The process of one attempt. Cancelled says that it was told to stop, StaleAttempt that another has taken over."""
+"""The process of one attempt. Cancelled: it must stop. StaleAttempt: another attempt has taken over."""

@@ -1,4 +1,4 @@
-"""Zip and tar archives of samples: entries in order, with one fixed date, and the SHA-256 of each at the end.
+"""Zip and tar archives of samples: entries in order, with a fixed date, and all SHA-256 sums at the end.
 
 Equal entries give equal bytes on every platform. Memory does not grow with the size of an entry.
 """
@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip entry can carry
-_SPOOL_BYTES = 4 * 2**20  # side files larger than this go to disk while the archive is written
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date of a zip entry
+_SPOOL_BYTES = 4 * 2**20  # larger side files are stored on disk while the archive is written
 _SUMS = "SHA256SUMS"
 
 
 def side_file() -> IO[bytes]:
-    """Return a temporary file for content that is added after the images; close it."""
+    """Return a temporary file for content that is added after the images. The caller must close it."""
     return tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES)
 
 
@@ -45,7 +45,7 @@ class Hashing(io.RawIOBase):
 
 @dataclass(frozen=True)
 class Archive:
-    """A new archive; `begin` opens an entry of a name and a size, and `sums` gets the line of each."""
+    """A new archive. `begin` opens an entry of a name and a size; `sums` collects one line per entry."""
 
     begin: Callable[[str, int | None], AbstractContextManager[IO[bytes]]]
     sums: IO[bytes]
@@ -83,12 +83,12 @@ def zip_archive(path: Path) -> Iterator[Archive]:
 
 @contextmanager
 def tar_archive(path: Path) -> Iterator[Archive]:
-    """Create a tar in WebDataset's convention: other files than images are called `__<name>__`, which readers skip."""
+    """Create a tar in WebDataset's convention: files other than images are named `__<name>__`, which readers skip."""
     with path.open("wb") as file, side_file() as sums:
 
         @contextmanager
         def begin(name: str, size: int | None) -> Iterator[IO[bytes]]:
-            entry = tarfile.TarInfo(name)  # dated 1970, mode 644, of nobody in particular
+            entry = tarfile.TarInfo(name)  # dated 1970, mode 644, without an owner
             entry.size = size or 0
             file.write(entry.tobuf(tarfile.USTAR_FORMAT))
             yield file

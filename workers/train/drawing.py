@@ -1,4 +1,4 @@
-"""Synthetic images drawn from a released generator, batch by batch."""
+"""Generate synthetic images from a released generator, batch by batch."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from privacy.aggregation.topagg import one_thread_per_operation
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.interface import Piece, Progress
 
-DRAWING = "draw_images"  # a stage of reports: for evaluations, and what a release shows
-_NUMBERS_TOGETHER = 2**26  # in images that are drawn at once: of large ones, few batches
+DRAWING = "draw_images"  # a stage of reports: for evaluations and a release's own images
+_NUMBERS_TOGETHER = 2**26  # pixels generated at once: few batches of large images
 
 
 @dataclass(frozen=True)
 class SampleRequest:
-    """The images to draw, as `service.jobs.kinds` has validated them. Everything in it is public.
+    """The images to generate, validated by `service.jobs.kinds`. All fields are public.
 
     Args:
         seed: public seed, 0 <= seed < 2**63.
         chosen: labels to draw, a non-empty subset of `range(len(names))` without repetition; None means all.
-        proportions: a number above 0 for each drawn label; None: they take turns, so counts differ by at most one.
+        proportions: a number above 0 for each chosen label; None: labels take turns, so counts differ by at most one.
     """
 
     count: int
@@ -46,7 +46,7 @@ class SampleRequest:
 
     @property
     def labels(self) -> npt.NDArray[np.int64]:
-        """The label of each image, (count,), in their order."""
+        """The label of each image, (count,), in order."""
         return turns(self.count, self.labels_drawn, self.proportions).numpy()
 
 
@@ -55,11 +55,11 @@ def draw(
 ) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]:
     """Yield batches of `(b, h, w, c)` uint8 images and their `(b,)` int64 labels, `request.count` in all.
 
-    On a CPU batches are drawn in parallel, each on one thread: every batch has a random stream of its own and adds in
-    its own order. So equal seeds give equal bytes, however many threads there are.
+    On a CPU, batches are drawn in parallel, each on one thread. Every batch has its own random stream and a fixed order
+    of operations. So equal seeds give equal bytes for any number of threads.
 
-    `progress` gets the number of images drawn and taken, before every layer of the network and after every batch, never
-    from two threads at once; an exception from it ends the drawing.
+    `progress` receives the number of images drawn and consumed, before every layer of the network and after every
+    batch, never from two threads at once. An exception from it ends the drawing.
     """
     generator.eval()
     device, drawn, turn, over = device_of(generator), 0, Lock(), Event()
@@ -89,7 +89,7 @@ def draw(
                 yield pixels, labels.numpy()
                 drawn += len(labels)
                 look()
-                most = min(threads + 1, max(1, _NUMBERS_TOGETHER // pixels.size))  # one more is drawn as one is taken
+                most = min(threads + 1, max(1, _NUMBERS_TOGETHER // pixels.size))  # draw one more as one is consumed
         finally:
             over.set()
             for _, batch in waiting:
@@ -103,5 +103,5 @@ def device_of(generator: ReleasedGenerator) -> torch.device:
 
 
 def drawing_work(plan: Plan, facts: PublicFacts, count: int) -> Piece:
-    """Return the piece of drawing so many images, as `draw` reports it."""
+    """Return the work of drawing `count` images, as `draw` reports it."""
     return Piece(DRAWING, count, count * plan.config.drawing_seconds * facts.size)

@@ -1,10 +1,11 @@
-"""The processes of one training, one for each GPU of the machine: the runner is rank 0 and starts the others.
+"""The processes of one training, one per GPU of the machine. The runner is rank 0 and starts the others.
 
-Followers (this module's `main`) belong to the runner's process group, so whoever ends the runner ends them. They start
-after arming and are gone before anything is evaluated or published. Only the runner talks to the ledger.
+Followers (this module's `main`) belong to the runner's process group, so a signal that ends the runner ends them, too.
+They start after arming and end before anything is evaluated or published. Only the runner accesses the ledger.
 
-No loss blocks for long. When a follower dies, the runner's next exchange fails or hangs; a watch thread ends the runner
-if it does not end by itself. A follower whose runner died sees that its parent has changed.
+The loss of a process never blocks the training for long. If a follower dies, the runner's next exchange fails or hangs,
+and a watch thread ends a runner that does not end by itself. A follower detects the death of its runner by the change
+of its parent process.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ from workers.train.process import begin_process, share_cores, trace_of
 
 FOLLOWER_COMMAND = (sys.executable, "-P", "-m", "workers.train.followers")
 _LOOK_SECONDS = 0.5
-_VERDICT_SECONDS = 10.0  # from a follower's death until the runner must have ended the training itself
-_FAREWELL_SECONDS = 20.0  # for followers to leave after the training
+_VERDICT_SECONDS = 10.0  # after a follower's death, the runner must end the training within this time
+_FAREWELL_SECONDS = 20.0  # for followers to exit after the training
 
 
 def processes_wanted(settings: Settings, recipe: Recipe, device: torch.device) -> int:
-    """Return how many processes should train together: the configured number, by default one for each GPU.
+    """Return how many processes should train together: the configured number, by default one per GPU.
 
-    One if the recipe does not support several, and never more than there are GPUs, if any.
+    Returns 1 if the recipe does not support several processes, and never more than the number of GPUs, if any.
     """
     if not recipe.together:
         return 1
@@ -61,9 +62,9 @@ def processes_wanted(settings: Settings, recipe: Recipe, device: torch.device) -
 
 @contextmanager
 def followed(context: Context, processes: int) -> Iterator[torch.device]:
-    """Run the block as rank 0 of so many processes, on the yielded device; the hold is armed.
+    """Run the block as rank 0 of `processes` processes, on the yielded device. The hold is armed.
 
-    Raise RankLost if a follower died. This is no verdict about the training: another attempt goes on.
+    Raise RankLost if a follower died. The training has not failed: another attempt continues it.
     """
     if processes == 1:
         yield context.device
@@ -93,7 +94,7 @@ def followed(context: Context, processes: int) -> Iterator[torch.device]:
         share_cores(processes)
         meet(0, processes, meeting, device=device, seconds=context.settings.job_seconds_max)
         yield device
-        object_from_first(None)  # nobody leaves before everybody has what was sent
+        object_from_first(None)  # no process leaves before all have received the data
         part()
         deadline = time.monotonic() + _FAREWELL_SECONDS
         for process in followers:
@@ -117,7 +118,7 @@ def _watch(
     look_seconds: float = _LOOK_SECONDS,
     verdict_seconds: float = _VERDICT_SECONDS,
 ) -> None:
-    """End this process if a follower died and the training does not end, as when an exchange hangs."""
+    """End this process if a follower died and the training does not end, for example because an exchange hangs."""
     while not over.wait(look_seconds):
         lost = [process.returncode for process in followers if process.poll()]
         if not lost:
@@ -129,7 +130,7 @@ def _watch(
 
 
 class RankZeroOnly:
-    """The budget and the checkpoints of a follower, which has neither; using them is a recipe's mistake."""
+    """Placeholder for a follower's budget and checkpoints. A recipe that uses it on a follower has a bug."""
 
     def __getattr__(self, verb: str) -> Any:
         if verb.startswith("__"):
@@ -138,10 +139,10 @@ class RankZeroOnly:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Take part in one attempt's training; return the exit status, 0 when the training came to its end.
+    """Take part in one attempt's training; return the exit status, 0 if the training was completed.
 
-    A follower computes its share of what looks at private records (`workers.recipes.ranks`) and nothing else: it reads
-    the order and the data as the runner does, and neither arms, pays, reports, keeps checkpoints nor publishes.
+    A follower computes only its share of the computation on private records (`workers.recipes.ranks`). It reads the
+    order and the data like the runner, but does not arm, pay, report, save checkpoints or publish.
     """
     parser = argparse.ArgumentParser(prog="python -m workers.train.followers", description="Take part in a training.")
     parser.add_argument("--job", required=True, help="id of the job")
@@ -165,13 +166,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     none: Any = RankZeroOnly()
     run = open_run(context, training, dataset_key, public, none, lambda **_: None)
     TRAINERS[training.plan.recipe](replace(run, checkpoints=none))
-    object_from_first(None)  # the runner's farewell
+    object_from_first(None)  # the runner's final message
     part()
     return 0
 
 
 def read_armed_training(context: Context) -> Training:
-    """Read the training; raise Conflict unless the runner has armed its hold: no private data may be read before."""
+    """Read the training; raise Conflict unless its hold is armed, because private data must not be read before."""
     with transaction(context.factory, read_only=True) as session:
         training = read_training(session, context.attempt)
         if ledger.get_hold(session, training.hold_id).state is not HoldState.ARMED:
@@ -185,5 +186,5 @@ if __name__ == "__main__":
     except Exception as error:
         sys.stderr.write(trace_of(error) + "\n")
         sys.stderr.flush()
-        os._exit(1)  # at once: a process group that has lost somebody may keep an orderly exit waiting
+        os._exit(1)  # exit at once: an orderly exit may hang in a process group that has lost a member
     sys.exit(status)

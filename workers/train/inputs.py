@@ -1,7 +1,8 @@
 """The inputs of a recipe: the opened images, the budget of an armed hold, and the sealed checkpoint.
 
-A charge is a transaction, committed before the release that it pays for; between the two a line goes to the job's
-journal (`service.storage.journals`). Checkpoints are sealed under the dataset's key, so they die with the images.
+A charge is a transaction, committed before the release that it pays for. In between, a line is written to the job's
+journal (`service.storage.journals`). Checkpoints are sealed with the dataset's key, so they become unreadable when the
+images are deleted.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ CHECKPOINT_FILE = "checkpoint.sealed"
 def read_dataset_key(context: Context, dataset: Dataset) -> bytes:
     """Return the key of a dataset's content; raise NotFound if it is gone.
 
-    Raise LedgerCorruption if it is not the key that the content arrived under: other arrays might be sealed under it.
+    Raise LedgerCorruption if the key differs from the upload's key, because other arrays might be sealed with it.
     """
     key = read_key(Vault.of(context.settings).key_path(dataset.content))
     if dataset.key_id != key_id_of(key):
@@ -47,9 +48,9 @@ def read_dataset_key(context: Context, dataset: Dataset) -> bytes:
 
 
 def public_parts(context: Context, plan: Plan, anchors: Dataset | None) -> dict[str, Any]:
-    """Read the free inputs of a plan, before anything is armed, opened or paid; return fields of `TrainingData`.
+    """Read the public inputs of a plan, before anything is armed, opened or paid; return fields of `TrainingData`.
 
-    They are the extractor, or MissingPrerequisite if it is missing or unusable, and the content of `anchors`.
+    They are the extractor and the content of `anchors`. Raise MissingPrerequisite if it is missing or unusable.
     """
     name = plan.config.needed_extractor
     try:
@@ -72,9 +73,9 @@ def open_run(
     budget: Budget,
     progress: Progress,
 ) -> Run:
-    """Open the private data of an armed hold, and return the recipe's input.
+    """Open the private data of an armed hold; return the recipe's input.
 
-    `public` comes from `public_parts`; `budget` refuses where another process pays.
+    `public` is the result of `public_parts`. `budget` refuses every charge if another process pays.
     """
     job_id, key = training.job.id, dataset_key
     with_subjects = training.facts.unit == "subject"
@@ -85,7 +86,7 @@ def open_run(
         facts=training.facts,
         data=data,
         budget=budget,
-        # Without the key, what the database holds does not tell the noise: it can be computed no more than the images.
+        # Without the key, neither the noise nor the images can be computed from the database.
         secret=derive_key(training.secret + key, "training", job_id),
         attempt=context.attempt.number,
         progress=progress,
@@ -96,10 +97,10 @@ def open_run(
 
 @dataclass(frozen=True)
 class SealedFolder:
-    """The checkpoint of one job (`workers.recipes.interface.CheckpointFolder`), sealed under the dataset's key.
+    """The checkpoint of one job (`workers.recipes.interface.CheckpointFolder`), sealed with the dataset's key.
 
     `folder` is a storage key, shared by the job's attempts. `context` names the job, so that another job's checkpoint
-    does not open here.
+    cannot be opened here.
     """
 
     storage: interface.Storage
@@ -108,7 +109,7 @@ class SealedFolder:
     context: str
 
     def replace(self, write: Callable[[BinaryIO], None]) -> None:
-        """Replace the checkpoint atomically; when the disk fails, the old one is still there."""
+        """Replace the checkpoint atomically; if the disk fails, the old checkpoint remains."""
         key = f"{self.folder}/{CHECKPOINT_FILE}"
         with self.storage.stage(key) as staging:
             path = staging / CHECKPOINT_FILE
@@ -124,7 +125,7 @@ class SealedFolder:
     def open(self) -> BinaryIO | None:
         """Open the checkpoint after verifying all of it; None before the first one.
 
-        Raise CheckpointDamaged if it is not what was written, or was written under another key.
+        Raise CheckpointDamaged if the content differs from the written data, or was sealed with another key.
         """
         try:
             file = files.open_regular(self.storage.open(self.folder, CHECKPOINT_FILE))
@@ -142,10 +143,10 @@ class SealedFolder:
 
 
 class HeldBudget:
-    """The hold of one job, as its recipe sees it (`workers.recipes.interface.Budget`).
+    """The hold of one job, as a recipe's `workers.recipes.interface.Budget`.
 
-    Once `closed` it refuses every charge; it is from the start if this attempt only publishes what was paid for. The
-    job's journal gets a line for every charge before anything is released for it.
+    A `closed` budget refuses every charge; it is closed from the start if this attempt only publishes paid releases.
+    Every charge is written to the job's journal before its release exists.
     """
 
     def __init__(self, context: Context, training: Training) -> None:

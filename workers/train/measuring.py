@@ -25,18 +25,18 @@ from workers.recipes.interface import Piece, Progress
 from workers.train.drawing import SampleRequest, draw, drawing_work
 
 EVALUATION, LIKENESS = "evaluate", "evaluate_likeness"  # stages of reports
-REFERENCE = "reference"  # the classifier that learns real images
-# Of an image that a classifier learns from, and of one that is compared: see `workers.recipes.interface.Piece`.
+REFERENCE = "reference"  # the classifier trained on real images
+# Cost of training on an image, and of comparing one; see `workers.recipes.interface.Piece`.
 _SECONDS: Mapping[ClassifierKind, float] = {"logistic_regression": 4e-6, "mlp": 1.2e-5, "cnn": 1.2e-4}
 _LIKENESS_SECONDS = 2e-4
-_BYTES_TOGETHER = 2**30  # of images of several generators that are held at once, to be learned side by side
-_REFERENCE_MIN = 20  # public images below which they are too few to divide
+_BYTES_TOGETHER = 2**30  # of images of several generators in memory at once, for parallel training
+_REFERENCE_MIN = 20  # with fewer public images, they are not split
 
 
 def evaluation_work(
     plan: Plan, facts: PublicFacts, count: int, test_images: int, kept_reference: float | None
 ) -> tuple[Piece, ...]:
-    """Return the pieces of measuring a generator on so many images, and its moments without a guide if it has one."""
+    """Return the work of measuring a generator on `count` images and, if it has a guide, of measuring it without."""
     generators = 2 if plan.config.changes_its_start else 1
     learning = generators * sum(_learning_seconds(kind, count) for kind in CLASSIFIER_KINDS)
     learning += _learning_seconds("cnn", max(1, test_images // 2)) if kept_reference is None else 0
@@ -49,7 +49,7 @@ def evaluation_work(
 
 
 def as_classifiers_see(facts: PublicFacts) -> PublicFacts:
-    """Return the declared facts with the size of images that classifiers see."""
+    """Return the declared facts with the image size that classifiers see."""
     height, width = seen_size(facts.height, facts.width)
     return replace(facts, height=height, width=width)
 
@@ -72,11 +72,11 @@ class Measured:
     """The results of an evaluation.
 
     Attributes:
-        accuracy: in [0, 1], by classifier; `balanced` likewise, `warm_start_only` without the generator's guide.
-        confusion: counts (classes, classes) of the CNN, or of the released classifier, a row per true class.
-        real: of the CNN trained on one half of the public images and tested on the other; of a generator only.
-        similarity: of synthetic and public images; of a generator only, where there are enough.
-        seen: height and width of what classifiers saw of larger images; None where they saw them as they are.
+        accuracy: in [0, 1], by classifier; likewise `balanced`, and `warm_start_only` without the generator's guide.
+        confusion: counts (classes, classes) of the CNN or of the released classifier, one row per true class.
+        real: accuracy of the CNN trained on one half of the public images and tested on the other; generators only.
+        similarity: of synthetic and public images; generators only, if there are enough images.
+        seen: height and width to which images were reduced for classifiers; None if they were not.
     """
 
     accuracy: dict[str, float]
@@ -92,7 +92,7 @@ class Measured:
 class Drawn(Images):
     """Synthetic images as classifiers see them.
 
-    `whole` are the first of them as drawn, (m, c, h, w) uint8: as many as are compared or shown.
+    `whole` has the first of them at full size, (m, c, h, w) uint8: as many as are compared or shown.
     """
 
     whole: torch.Tensor
@@ -112,8 +112,8 @@ def measure_generator(
     """Train classifiers on a released generator's samples, and test them once.
 
     Args:
-        public: images that classifiers are tested on, and that synthetic ones are compared with.
-        request: the samples to train on; its seed is also that of the classifiers.
+        public: images for testing classifiers and for comparison with synthetic images.
+        request: the samples to train on; its seed is also used for the classifiers.
         warm_start: also measure the generator without its guide.
         reference: `Measured.real` of an earlier evaluation, if any.
     """
@@ -121,7 +121,7 @@ def measure_generator(
     generators: dict[str, ReleasedGenerator] = {}
     if warm_start:
         generators["warm_start"] = load_released(directory, which="warm_start")
-    generators["final"] = load_released(directory)  # last: its images are compared with the public ones, too
+    generators["final"] = load_released(directory)  # last, because its images are also compared with the public images
     wanted: list[tuple[str, ClassifierKind, Images, Images]] = []  # names, kinds, training and test images
     learning = sum(_learning_seconds(kind, request.count) for kind in CLASSIFIER_KINDS) * len(generators)
     if reference is None and len(test.labels) >= _REFERENCE_MIN:
@@ -152,7 +152,7 @@ def measure_generator(
         synthetic = drawn_images(generator, request, progress)
         wanted += [(which, kind, synthetic, test) for kind in CLASSIFIER_KINDS]
         if which == "final" or not few:
-            wanted.sort(key=lambda each: -_learning_seconds(each[1], len(each[2].labels)))  # the longest first
+            wanted.sort(key=lambda each: -_learning_seconds(each[1], len(each[2].labels)))  # longest first
             found |= dict(side_by_side(learn, range(len(wanted)), device))
             wanted.clear()
     accuracy = {which: {str(kind): found[which, kind].accuracy for kind in CLASSIFIER_KINDS} for which in generators}
@@ -185,7 +185,7 @@ def measure_classifier(directory: Path, test: Images, *, device: torch.device, p
 
 
 def drawn_images(generator: ReleasedGenerator, request: SampleRequest, progress: Progress) -> Drawn:
-    """Draw the requested images into memory; of images larger than classifiers see, keep IMAGES_MAX whole."""
+    """Generate the requested images in memory. If classifiers see reduced images, keep IMAGES_MAX at full size."""
     images, whole, drawn = torch.empty(0), torch.empty(0), 0
     for pixels, _ in draw(generator, request, progress):
         part = torch.from_numpy(pixels).permute(0, 3, 1, 2)

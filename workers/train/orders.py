@@ -1,4 +1,4 @@
-"""One attempt at a job, and a training as it was accepted: its rows, plan and facts. No private data is read."""
+"""One attempt at a job, and an accepted training: its rows, plan and facts. No private data is read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Ended = TypeVar("Ended")
 
 
 class MissingPrerequisite(Conflict):
-    """This machine lacks something that a training needs before data is opened, or to publish."""
+    """This machine lacks a prerequisite for opening a training's data, or for publishing."""
 
     code: ClassVar[str] = "not_here"
 
@@ -40,7 +40,7 @@ class MissingPrerequisite(Conflict):
 class Context:
     """One attempt at a job of any kind, in its process.
 
-    `stop` is set when it should stop at its next step; `alive` shows that the main loop goes on
+    `stop` is set when the attempt must stop at its next step. `alive` gives signs of life of the main loop
     (`workers.supervise.signs`).
     """
 
@@ -53,7 +53,7 @@ class Context:
     trainers: Mapping[str, Trainer] = field(default_factory=lambda: TRAINERS, kw_only=True)
 
     def end(self, finish: Callable[..., Ended], *, at: str = "", **found: Any) -> Ended:
-        """End the job in one transaction by `finish`, with failpoints around the commit if `at` names them."""
+        """End the job by `finish` in one transaction; `at` names failpoints around the commit."""
         with transaction(self.factory) as session:
             attempt = {"job_id": self.attempt.job_id, "attempt": self.attempt.number}
             ended = finish(session, **attempt, **found, now=datetime.now(UTC))
@@ -70,9 +70,10 @@ class Context:
 
 @dataclass(frozen=True, repr=False)
 class Training:
-    """A training as it was accepted and paid for. All of it is public but `secret`, which seeds the noise.
+    """An accepted training with its hold. All fields are public except `secret`, which seeds the noise.
 
-    `privacy_filter` priced the hold; the account's may have changed since. Earlier attempts charged `charged_nano`.
+    `privacy_filter` is the filter that priced the hold; the account's filter may have changed since. Earlier attempts
+    charged `charged_nano`.
     """
 
     job: Job
@@ -90,7 +91,7 @@ class Training:
 def read_training(session: Session, attempt: Attempt) -> Training:
     """Read the rows of a training; no private data is touched.
 
-    Raise LedgerCorruption if the job is not what its hold was taken for, and NotFound if the dataset's content is gone.
+    Raise LedgerCorruption if the job does not match its hold, and NotFound if the dataset's content is gone.
     """
     job = jobs.get_job(session, attempt.job_id)
     if job.account_id is None or job.dataset_id is None or job.hold_id is None:

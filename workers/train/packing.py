@@ -1,8 +1,8 @@
-"""Drawn images as one file, in each of the formats that a sample may have, with its README and the privacy card.
+"""Pack generated images into one file of a sample's format, with a README and the privacy card.
 
 The same generator and request give the same bytes, with the same versions of torch, Pillow and pyarrow on one kind of
 CPU. Memory does not grow with the count. A Croissant description (1.0,
-https://docs.mlcommons.org/croissant/docs/croissant-spec.html) goes with zips of PNG files and of Parquet.
+https://docs.mlcommons.org/croissant/docs/croissant-spec.html) is added to zips of PNG files and of Parquet.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from workers.train.archives import Archive, side_file, tar_archive, zip_archive
 from workers.train.drawing import SampleRequest, draw
 
 STAGE = "sample"  # of reports
-PARQUET_FILE = "data/train-00000-of-00001.parquet"  # as Hugging Face names the only part of a split
+PARQUET_FILE = "data/train-00000-of-00001.parquet"  # Hugging Face's name for the only part of a split
 _ROWS_IN_A_GROUP = 1024
 _README = "README.md"
 CROISSANT_FILE = "croissant.json"
@@ -61,13 +61,13 @@ _CONTEXT: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class SampleFile:
-    """The format of a sample's file and its text. Each carries a README, the card and `SHA256SUMS`.
+    """The format of a sample's file and its texts. Each file contains a README, the card and `SHA256SUMS`.
 
     Args:
         format: a zip of class folders with PNG images and `metadata.jsonl`; an npz of the arrays `images` (n, h, w[,
             c]) uint8, `labels` (n,) int64 and `classes` (text); a zip of a Parquet file with the columns `image` (PNG)
             and `label`; or a WebDataset tar.
-        title: name of the release, the heading of the README.
+        title: name of the release, used as heading of the README.
         card: the release's privacy card (JSON-able).
     """
 
@@ -125,7 +125,7 @@ def _write_imagefolder(archive: Archive, request: SampleRequest, drawn: _Drawn, 
 
 def _write_arrays(archive: Archive, request: SampleRequest, drawn: _Drawn) -> None:
     first, _ = next(drawn)
-    squeeze = first.shape[-1] == 1  # grey images travel as (n, h, w)
+    squeeze = first.shape[-1] == 1  # grey images are stored as (n, h, w)
     shape = (request.count, *(first.shape[1:-1] if squeeze else first.shape[1:]))
     with archive.open("images.npy") as entry:
         header = {"shape": shape, "fortran_order": False, "descr": npy_format.dtype_to_descr(first.dtype)}
@@ -139,7 +139,7 @@ def _write_arrays(archive: Archive, request: SampleRequest, drawn: _Drawn) -> No
 
 
 def _write_parquet(archive: Archive, request: SampleRequest, drawn: _Drawn, file: SampleFile) -> None:
-    import pyarrow  # here, for it takes a while and trainings need it not
+    import pyarrow  # imported here, because it is slow and trainings do not need it
     from pyarrow import parquet
 
     label = {"names": list(request.names), "_type": "ClassLabel"}
@@ -147,7 +147,7 @@ def _write_parquet(archive: Archive, request: SampleRequest, drawn: _Drawn, file
     image = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
     schema = pyarrow.schema(
         [("image", image), ("label", pyarrow.int64())],
-        metadata={"huggingface": json.dumps({"info": {"features": features}})},  # by which `datasets` knows the types
+        metadata={"huggingface": json.dumps({"info": {"features": features}})},  # from which `datasets` reads the types
     )
     pictures = enumerate(_pictures(drawn))
     with archive.open(PARQUET_FILE) as entry, parquet.ParquetWriter(entry, schema, use_dictionary=["label"]) as table:
@@ -218,7 +218,7 @@ def _pictures(drawn: _Drawn) -> Iterator[tuple[bytes, int]]:
 
 
 def describe_folders(title: str, card: Mapping[str, Any], names: Sequence[str]) -> bytes:
-    """Describe class folders of PNG files: records `images` with `image` and `folder`, which `classes` explains."""
+    """Describe class folders of PNG files: records `images` with `image` and `folder`; `classes` has the folders."""
     files = {"@type": "cr:FileSet", "@id": "pictures", "encodingFormat": "image/png", "includes": "*/*.png"}
     content = {"fileSet": {"@id": "pictures"}, "extract": {"fileProperty": "content"}}
     path = content | {"extract": {"fileProperty": "fullpath"}, "transform": {"regex": "^([^/]+)"}}

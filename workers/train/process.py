@@ -1,11 +1,11 @@
-"""How a process that trains behaves: error reports, memory and cores.
+"""Set up a process that trains: error reports, memory and cores.
 
-Error reports name places and types, never values. A traceback's messages may quote tensors, file names of an upload or
-single records. So only the project's own errors, whose messages are public by rule, keep theirs. The text goes to the
-operator's log.
+Error reports contain locations and types, never values. A traceback's messages may quote tensors, file names of an
+upload or single records. So only the project's own errors, whose messages are public by rule, keep their messages. The
+text is written to the operator's log.
 
-Each step reuses the memory that the last one freed. The allocator of glibc returns large blocks to the operating system
-at once. It gets them again a moment later, page by page and zeroed, which took up to half of a step on a CPU
+Each step reuses the memory that the last step freed. By default, glibc's allocator returns large blocks to the
+operating system at once. Getting them back, page by page and zeroed, took up to half of a step on a CPU
 (docs/research/dpsgd_throughput.md).
 """
 
@@ -43,7 +43,7 @@ _FRAMES_MAX = 50
 def trace_of(error: BaseException) -> str:
     """Return the traceback of an error and its causes: files, lines, functions and types, no values.
 
-    Log it line by line: the log cuts long texts at their end, where the origin is.
+    Log it line by line, because the log truncates long texts at their end, where the origin is.
     """
     chain: list[BaseException] = []
     current: BaseException | None = error
@@ -59,8 +59,8 @@ def trace_of(error: BaseException) -> str:
 
 
 def failure_code(error: BaseException, kind: Kind) -> FailureCode:
-    """Map an attempt's error to the closed set of reasons that may be reported."""
-    allocation = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # of torch on the CPU
+    """Map an attempt's error to the closed set of reportable reasons."""
+    allocation = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # torch's error on the CPU
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or allocation:
         return FailureCode.OUT_OF_MEMORY
     if isinstance(error, BudgetExceeded | HoldExhausted):
@@ -81,7 +81,7 @@ def keep_values_out(stream: TextIO | None = None) -> None:
         target.write("\n")
         target.flush()
 
-    def report_failure(failure: Any) -> None:  # of a thread, or one that cannot be raised
+    def report_failure(failure: Any) -> None:  # in a thread, or one that cannot be raised
         report(failure.exc_type, failure.exc_value, failure.exc_traceback)
 
     def report_warning(  # the message may quote values
@@ -101,13 +101,13 @@ def keep_values_out(stream: TextIO | None = None) -> None:
     faulthandler.enable(target)  # frames only
 
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
-_MMAP_THRESHOLD_MAX = 32 * 2**20  # bytes; glibc takes no more
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # from malloc.h
+_MMAP_THRESHOLD_MAX = 32 * 2**20  # bytes; glibc's maximum
 _NEVER_TRIM = 2**31 - 1  # bytes
 
 
 def keep_freed_memory() -> None:
-    """Keep freed blocks of up to 32 MiB for reuse; no effect with another allocator than glibc's."""
+    """Keep freed blocks of up to 32 MiB for reuse. Has no effect with allocators other than glibc's."""
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MMAP_THRESHOLD, _MMAP_THRESHOLD_MAX)
@@ -122,18 +122,18 @@ def share_cores(processes: int) -> None:
 
 
 def sign_while_computing(give: Callable[[], None]) -> None:
-    """Give a sign of life before every layer of any network of this process, and after every optimiser's step.
+    """Give a sign of life before every layer of any network in this process, and after every optimiser step.
 
-    With reports of steps they come within seconds of each other, except in single operations on whole matrices, which
-    take minutes at most.
+    Together with step reports, signs are seconds apart, except in single operations on whole matrices, which take
+    minutes at most.
     """
     register_module_forward_pre_hook(lambda *_: give())
     register_optimizer_step_post_hook(lambda *_: give())
 
 
 def begin_process(processes: int) -> Settings:
-    """Set up one of so many processes that train on this machine; return its settings, from the environment."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service, which then tells its runners
+    """Set up one of `processes` training processes on this machine; return its settings, from the environment."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the service handles Ctrl-C; it then stops its runners
     settings = Settings()
     configure_logging(settings.log_level)
     keep_new_files_private()

@@ -1,4 +1,4 @@
-"""The files of a release: the outcome of the training, privacy card, report and sample grid.
+"""The files of a release: the training's result, privacy card, report and sample grid.
 
 Everything here is computed from the recipe's releases, from public data and from the ledger.
 """
@@ -36,17 +36,17 @@ from workers.train.drawing import SampleRequest, device_of, draw, drawing_work
 from workers.train.inputs import charged_by_stage
 from workers.train.orders import Context, Training
 
-RELEASE_FILE = "release.json"  # what the release's row will say, so that another attempt can publish this artifact
+RELEASE_FILE = "release.json"  # content of the release's row, so that another attempt can publish this artifact
 GRID_FILE = "grid.png"
 _GRID_PER_CLASS = 10
-_REPORT_PER_CLASS = 200  # as many as the report's distances are measured on
+_REPORT_PER_CLASS = 200  # as many as the report's distances need
 _REPORT_IMAGES_MAX = 20_000
 _REPORT_SECONDS = 10.0
 _PICTURE_SEED = 0
 
 
 def publishing_work(training: Training) -> tuple[Piece, ...]:
-    """Return the pieces of `write_artifact`: drawing for a generator's grid and report."""
+    """Return the work of `write_artifact`: drawing for a generator's grid and report."""
     plan, facts = training.plan, training.facts
     if RECIPES[plan.recipe].publishes != "generator":
         return ()
@@ -54,9 +54,9 @@ def publishing_work(training: Training) -> tuple[Piece, ...]:
 
 
 def write_artifact(directory: Path, trained: Path, context: Context, training: Training, progress: Progress) -> None:
-    """Write all files of a release into an empty folder that others do not see yet.
+    """Write all files of a release into an empty folder that is not visible yet.
 
-    `trained` is the folder with the recipe's outcome.
+    `trained` is the folder with the recipe's result.
     """
     for path in sorted(trained.iterdir()):
         shutil.copyfile(path, directory / path.name)
@@ -64,9 +64,9 @@ def write_artifact(directory: Path, trained: Path, context: Context, training: T
         charged = charged_by_stage(session, training)
         released = ledger.released(ledger.get_hold(session, training.hold_id))
         ended_early = jobs.get_job(session, training.job.id).ended_early
-        account = ledger.get_account(session, training.account.id)  # its limit may have changed since this began
+        account = ledger.get_account(session, training.account.id)  # its limit may have changed
     plan = training.plan
-    ran: dict[str, Event] = {}  # what was paid for, by stage; releases repeated after a crash count again
+    ran: dict[str, Event] = {}  # paid releases by stage; releases repeated after a crash count again
     for stage in plan.stages:
         whole = stage.paid_as_whole is not None
         count = released.get(stage.name, 0) if whole else charged[stage.name] // stage.price_of(1)
@@ -100,7 +100,7 @@ def write_artifact(directory: Path, trained: Path, context: Context, training: T
             incomplete=incomplete,
         )
         _show_generator(directory, context, training, card, release, progress)
-    elif published == "histogram":  # it is its own report
+    elif published == "histogram":  # the histogram is its own report
         summary["histogram"] = dict(read_histogram(directory))
     document = {"job_id": training.job.id, "kind": published, "name": name, "card": card, "summary": summary}
     for file, content in ((CARD_FILE, card), (RELEASE_FILE, document | {"incomplete": incomplete})):
@@ -116,9 +116,9 @@ def _show_generator(
     release: report.ReleaseFacts,
     progress: Progress,
 ) -> None:
-    """Write grid and report of a generator, in seconds; whatever takes longer is an evaluation.
+    """Write grid and report of a generator, within seconds; slower measurements belong to evaluations.
 
-    A slow generator must not delay its release: it draws the grid's images, and more until the seconds are over.
+    A slow generator must not delay its release: only the grid's images are drawn, and more while time is left.
     """
     generator, classes = load_released(directory), release.classes
     generator.to(context.device)
@@ -147,7 +147,7 @@ def _show_generator(
 
 
 def _incomplete(training: Training, ran: Mapping[str, Event], reason: str) -> dict[str, Any] | None:
-    """Return why a training ended early and how many of the planned releases were made; None if all were. Public."""
+    """Return why a training ended early, and the share of planned releases made; None if all were made. Public."""
     stages = {
         stage.name: {"made": min(ran[stage.name].count if stage.name in ran else 0, stage.event.count)}
         | {"planned": stage.event.count}

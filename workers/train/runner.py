@@ -1,4 +1,4 @@
-"""The process that does the work of one attempt: `python -m workers.train.runner --job ID --attempt N`.
+"""The process that runs one attempt: `python -m workers.train.runner --job ID --attempt N`.
 
 A new process for every attempt returns all memory, never forks CUDA, and isolates crashes. It reads its settings from
 the environment and everything else from the database.
@@ -35,9 +35,9 @@ from workers.supervise.attempts import Attempt, ExitStatus, watch_parent
 from workers.supervise.signs import SignsOfLife
 from workers.train import orders, process
 
-_PLACE_SECONDS = 30.0  # between two tries of a job that waits for room, a disk or a file
+_PLACE_SECONDS = 30.0  # between two attempts at a job that waits for space, a disk or a file
 _LOOK_SECONDS = 0.5
-_ORPHAN_GRACE_SECONDS = 20.0  # at most, and a third of a lease: gone before anybody else may claim the job
+_ORPHAN_GRACE_SECONDS = 20.0  # at most, and a third of a lease, so that it ends before another worker may claim the job
 _LOST: Mapping[type[Exception], str] = {  # log events
     SQLAlchemyError: "database_lost",
     StorageUnavailable: "storage_lost",
@@ -73,7 +73,7 @@ def run(
     trainers: Mapping[str, Trainer],
     alive: Callable[[], None] = lambda: None,
 ) -> ExitStatus:
-    """Do the attempt's work and end its job."""
+    """Run the attempt and end its job."""
     log = get_logger(__name__).bind(job_id=attempt.job_id, attempt=attempt.number)
     try:
         with open_sessions(settings.database_url) as factory:
@@ -82,7 +82,7 @@ def run(
     except (StaleAttempt, NotFound) as error:
         log.warning("attempt_superseded", trace=process.trace_of(error).splitlines())
         status = ExitStatus.STALE
-    except tuple(_LOST) as error:  # no verdict about the job: the supervisor lets another attempt go on
+    except tuple(_LOST) as error:  # the job has not failed: the supervisor lets another attempt continue
         event = next(event for kind, event in _LOST.items() if isinstance(error, kind))
         log.error(event, trace=process.trace_of(error).splitlines())
         status = ExitStatus.LOST
@@ -105,21 +105,21 @@ def _attempt(context: orders.Context) -> ExitStatus:
     except Cancelled:
         try:
             context.end(jobs.finish_cancelled)
-        except Conflict:  # nobody has cancelled it, or a release is paid for: another attempt goes on
+        except Conflict:  # not cancelled, or a release is paid for: another attempt continues
             return ExitStatus.INTERRUPTED
     except (NothingUseful, BudgetExceeded) as error:
         log.warning("nothing_useful")
         sys.stderr.write(process.trace_of(error) + "\n")
         context.end(jobs.finish_unsaved)
-    except (ArmingStopped, ClockRefused) as stop:  # the job waits until an operator has mended the ledger, or the clock
+    except (ArmingStopped, ClockRefused) as stop:  # wait until an operator repairs the ledger or the clock
         return _handed_on(context, stop)
     except (StaleAttempt, SQLAlchemyError, RankLost):
         raise
     except Exception as error:
         is_missing = isinstance(error, orders.MissingPrerequisite)
         if is_missing or isinstance(error, OSError):
-            # A verdict would lose what was paid for if the training only needs this machine or its storage to publish
-            # that, or could not even continue.
+            # Failing the job would lose paid releases if the training only needs this machine or its storage to publish
+            # them, or could not even continue.
             with transaction(context.factory, read_only=True) as session:
                 job = jobs.get_job(session, context.attempt.job_id)
                 publishes = is_missing or job.salvage_attempt == context.attempt.number
@@ -136,7 +136,7 @@ def _attempt(context: orders.Context) -> ExitStatus:
 
 
 def _handed_on(context: orders.Context, error: Exception, *, pause_seconds: float = 0.0) -> ExitStatus:
-    """Leave the job to another attempt, after a pause; it does not count as lost."""
+    """Leave the job to another attempt after a pause. This attempt does not count as lost."""
     this = {"job_id": context.attempt.job_id, "attempt": context.attempt.number}
     code = error.code if isinstance(error, ObscuraError) else type(error).__name__
     get_logger(__name__).error("operator_needed", **this, code=code, trace=process.trace_of(error).splitlines())

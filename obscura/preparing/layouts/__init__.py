@@ -1,6 +1,6 @@
-"""Recognise the format of a folder or file, by its files: a layout of this package, a table of labels or class folders.
+"""Detect the format of a folder or file: a layout of this package, a table of labels or class folders.
 
-A layout is a module with `find(path, choices, subjects)`, which returns None for a path of another format.
+A layout is a module whose `find(path, choices, subjects)` returns None for a path in another format.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NO_ATTRIBUTE = (
 
 
 def find_source(path: Path, choices: Choices, *, subjects: bool | None) -> Source:
-    """Return the source of a folder or file in the first format that recognises it; see `prepare`."""
+    """Return the source of a folder or file from the first layout that recognises it; see `prepare`."""
     if not path.exists():
         raise PackingError(
             f"{path} does not exist. Give the folder or file of the images: obscura datasets push FOLDER"

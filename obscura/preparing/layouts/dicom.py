@@ -1,7 +1,7 @@
 """Folders and zips with DICOM files, alone or among other images, with or without a suffix or a DICOMDIR.
 
-One tag of a file has the subject, and another may have the class. No other tag is read, except those that describe the
-pixels. Subjects leave as numbers in random order.
+One tag of a file contains the subject, and another may contain the class. No other tag is read, except those that
+describe the pixels. Subjects are sent as numbers in random order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from obscura.preparing.trees import OTHER, Tree, all_files, begin, below, folder
 if TYPE_CHECKING:
     from pydicom.dataset import Dataset
 
-_DIRECTORY_NAME = "dicomdir"  # a list of the files in the folders, which are searched anyway
+_DIRECTORY_NAME = "dicomdir"  # an index of files that are searched anyway
 SUFFIXES = frozenset({".dcm", ".dicom", ".ima"})
 BURNT_IN = (
     "may show text that is burnt into the pixels, because their files do not say that there is none "
@@ -49,7 +49,7 @@ def find_tree(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source 
     dicom.require_reader(choices.subject_tag, choices.label_tag)
     if subjects and choices.subject_tag == NO_TAG:
         raise PackingError("The account protects all records of a subject together: --subject-tag names the tag.")
-    named = choices.label_tag is None  # folders name the classes
+    named = choices.label_tag is None  # folder names are the classes
 
     def holds(at: str) -> bool:
         names = [name for name in tree.files(at) if name.casefold() != _DIRECTORY_NAME]
@@ -98,7 +98,7 @@ def with_owners(source: Source, choices: Choices, *, subjects: bool | None) -> S
 
 def _walk(tree: Tree, base: str, reader: _Reader) -> Iterator[Record]:
     tally, tagged = reader.tally, reader.choices.label_tag is not None
-    others: dict[str, None] = {}  # class folders with files that are no images
+    others: dict[str, None] = {}  # class folders with files that are not images
     for path in all_files(tree, base, tally):
         if path.rpartition("/")[2].casefold() == _DIRECTORY_NAME:
             continue
@@ -144,7 +144,7 @@ class _Reader:
     tally: Tally
     private_owners: defaultdict[str, set[str | None]] = field(default_factory=lambda: defaultdict(set))  # by class
     private_studies: set[str] = field(default_factory=set)
-    private_reports: dict[str, None] = field(default_factory=dict)  # classes with files that hold no image
+    private_reports: dict[str, None] = field(default_factory=dict)  # classes with files without an image
 
     def records(self, record: Record, read: Callable[[], bytes]) -> Iterator[Record]:
         try:

@@ -1,6 +1,6 @@
 """IDX files, the format of MNIST and Fashion-MNIST: a pair of files for each part, gzipped or not.
 
-With subjects, a third file has their ids, named like train-subjects-idx1-int.
+With subjects, a third file, named like train-subjects-idx1-int, contains their ids.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _INSIDE = (".", "raw", "MNIST/raw", "FashionMNIST/raw")  # the last three as tor
 
 
 def find(path: Path, choices: Choices, subjects: bool) -> Source | None:
-    """Recognise the images file of an IDX pair, or a folder with pairs, also where torchvision unpacks them."""
+    """Recognise the images file of an IDX pair, or a folder with pairs, including torchvision's folder layout."""
     if not path.is_dir():
         split = path.name.partition("-images")[0]
         return _source(path, split, f"IDX files, {split}", choices, subjects) if "idx3-ubyte" in path.name else None

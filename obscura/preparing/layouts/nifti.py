@@ -1,8 +1,8 @@
-"""NIfTI volumes in class folders: slices along an axis that the owner names, oriented as radiologists see them.
+"""NIfTI volumes in class folders, as slices along an axis that the owner names, oriented as radiologists view them.
 
 Axes are those of the body (nibabel's closest canonical orientation): the patient's right is on the left of a slice, and
-the front or the head is above. Voxels that are longer in one direction are not stretched. All slices of a file belong
-to one person. So do files with the same BIDS name (`sub-01`) or in the same folder inside the class folder.
+the front or the head is at the top. Non-cubic voxels are not rescaled. All slices of a file belong to one person. So do
+files with the same BIDS name (`sub-01`), and files in the same folder inside a class folder.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Volume:
     values: np.ndarray[Any, Any]  # (right, front, head)
     limits: Window | None  # see `Numbers`
     own: Window | None  # the window in the header, if any
-    volumes: int  # in the file, of which this is the first
+    volumes: int  # number of volumes in the file; this is the first
 
     def slice(self, axis: Axis, number: int) -> Numbers:
-        """Return one slice, counted from the patient's left, back or feet."""
+        """Return slice `number`, counted from the patient's left, back or feet."""
         flat = np.take(self.values, number, axis=_ACROSS[axis])[::-1, ::-1].T
         own = None if self.own is None else Numbers(flat, self.own)
         return Numbers(flat, self.limits, own, integers=self.limits is not None and self.values.dtype.kind == "u")
@@ -54,7 +54,7 @@ class Volume:
 def open_volume(data: bytes) -> Volume:
     """Parse a NIfTI file, gzipped or not."""
     with extras(_WHAT):
-        import nibabel as untyped  # slow to import, and needed for these files only
+        import nibabel as untyped  # slow to import, and needed only for these files
 
     nibabel: Any = untyped
     try:

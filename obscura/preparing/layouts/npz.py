@@ -1,7 +1,7 @@
-"""An .npz of images and labels, as the service reads it, as MedMNIST and Keras publish it, or as Obscura writes it.
+"""Read an .npz of images and labels in the format of the service, of MedMNIST and Keras, or of Obscura's samples.
 
-The arrays are called `images` and `labels`, with `subjects` and `classes` (the names in label order) beside them; or
-with the part in front (`train_images`) or behind (`x_train`). Images are read one at a time.
+The arrays are `images` and `labels`, and optionally `subjects` and `classes` (names in label order). Names may start
+with the part (`train_images`) or end with it (`x_train`). Images are read one at a time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _IMAGES, _LABELS = ("images", "image", "x", "data", "imgs"), ("labels", "label",
 _CLASSES = ("classes", "class_names", "label_names")
 _DEEP = ("u2", "i2", "u4", "i4", "f2", "f4", "f8")  # types of grey numbers that need a scale
 _CHANNELS = ((), (1,), (3,), (4,))
-_Header = tuple[tuple[int, ...], bool, np.dtype[Any]]  # shape, whether in Fortran order, type
+_Header = tuple[tuple[int, ...], bool, np.dtype[Any]]  # shape, True if in Fortran order, type
 
 
 def find(path: Path, choices: Choices, subjects: bool) -> Source | None:
@@ -116,7 +116,7 @@ def _image(values: np.ndarray[Any, Any]) -> Content:
     pixels: Pixels = values[:, :, 0] if values.shape[2:] == (1,) else values
     if pixels.shape[2:] != (4,):
         return pixels
-    file = io.BytesIO()  # as an image file, transparency is laid on white like that of any other
+    file = io.BytesIO()  # as an image file, so that transparent pixels become white
     Image.fromarray(pixels).save(file, "PNG", compress_level=1)
     return file.getvalue()
 
@@ -140,7 +140,7 @@ def _parts(path: Path, headers: Mapping[str, _Header]) -> dict[str, dict[str, st
             if split[2].casefold() in map(str.casefold, words):
                 parts.setdefault((split[1] or split[3] or "").casefold(), {}).setdefault(kind, name)
     shared = parts.get("", {})
-    parts = {part: shared | names for part, names in parts.items()}  # names of classes are those of all parts
+    parts = {part: shared | names for part, names in parts.items()}  # class names apply to all parts
     whole = {part: names for part, names in parts.items() if {"images", "labels"} <= set(names)}
     if not whole:
         raise PackingError(

@@ -1,4 +1,4 @@
-"""Tables that contain the images, as Hugging Face's `datasets` writes them: Parquet, or Arrow by `save_to_disk`.
+"""Tables that contain images, in the format of Hugging Face's `datasets`: Parquet, or Arrow by `save_to_disk`.
 
 Images are in a column of structs (`bytes`, `path`) or of bytes. A ClassLabel column names its classes in the schema's
 metadata. A folder or an archive may hold several files and several parts, such as data/train-00000-of-00002.
@@ -67,7 +67,7 @@ def _source(tree: Tree, name: str, files: list[str], choices: Choices, subjects:
                 if label is not None:
                     owner = row.get(subject_column) if subject_column else None
                     if subject_column and not isinstance(owner, str | int):
-                        owner = ""  # refused, like any id that is a placeholder
+                        owner = ""  # rejected, like any placeholder
                     yield Record(label, owner, f"{file} row {number}", partial(_image, row[image_column]))
 
     # Values that several images share, such as those of lesion_id.
@@ -144,7 +144,7 @@ def _rows(tree: Tree, file: str, columns: list[str]) -> Iterator[dict[str, Any]]
 @contextmanager
 def _opened(tree: Tree, file: str) -> Iterator[tuple[Any, Callable[[list[str]], Iterator[Any]]]]:
     with extras():
-        import pyarrow  # slow to import, and wanted for this layout alone
+        import pyarrow  # slow to import, and needed only for this layout
         from pyarrow import ipc, parquet
 
     try:

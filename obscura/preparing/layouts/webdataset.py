@@ -1,8 +1,9 @@
-"""WebDataset: tars in which the files of one record follow each other, with one name and several endings.
+"""WebDataset: tars in which consecutive files with the same name and different suffixes form one record.
 
-`0001.png` is the image and `0001.cls` its class, a number or a name; or `0001.json` has `label`, `class` or `cls`, and
-perhaps `subject`. Names that begin and end with two underscores are not records; Obscura names the classes in
-`__classes.json__`. A folder may hold many tars, whose names state their parts: train-000000.tar.
+`0001.png` is the image, and `0001.cls` its class, a number or a name. Alternatively, `0001.json` has `label`, `class`
+or `cls`, and optionally `subject`. Names that begin and end with two underscores are not records; Obscura's
+`__classes.json__` contains the class names. A folder may contain many tars, whose names state their parts:
+train-000000.tar.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def empty(engine: Engine) -> None:
 @pytest.fixture(autouse=True)
 def no_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turn off the verification of prices and keys, because the machine's charges and datasets are not real."""
-    monkeypatch.setattr("workers.supervise.reconcile.watch_over", lambda *_args, **_more: None)
+    monkeypatch.setattr("workers.supervise.reconcile.inspection.watch_over", lambda *_args, **_more: None)
     monkeypatch.setattr("workers.supervise.reconcile.states.check_keys", lambda *_args, **_more: None)
 
 

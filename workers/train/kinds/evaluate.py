@@ -1,4 +1,4 @@
-"""One attempt at an evaluation: measure a release on a public dataset and end the job. Free, and changes no release."""
+"""One attempt at an evaluation: measure a release on a public dataset and end the job. Costs no budget."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from workers.recipes.interface import Piece
 from workers.train import drawing, measuring, orders
 from workers.train.progress import ReportedProgress
 
-_CONFUSION_CLASSES_MAX = 100  # a larger table is nothing to read
+_CONFUSION_CLASSES_MAX = 100  # a larger table is unreadable
 
 
 def run(context: orders.Context) -> None:

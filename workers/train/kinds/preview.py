@@ -1,4 +1,4 @@
-"""Previews: forecasts of a plan's result, made by carrying it out on a public stand-in."""
+"""Previews: forecast a plan's result by running the plan on a public stand-in."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ from workers.train import drawing, inputs, measuring, orders
 from workers.train.progress import ReportedProgress
 
 MEASURED, REFERENCE = "measure_preview", "measure_stand_in"  # stages of reports
-SAMPLES, SAMPLES_LARGE, LARGE_PIXELS = 8_000, 2_500, 64 * 64  # synthetic images that the CNN learns: few large ones
+SAMPLES, SAMPLES_LARGE, LARGE_PIXELS = 8_000, 2_500, 64 * 64  # synthetic images for the CNN; fewer if large
 EPOCHS = 10
 GRID_CLASSES_MAX, GRID_COLUMNS = 12, 10
-LISTED_MAX = 100  # classes of which a forecast says how each is recognised
+LISTED_MAX = 100  # maximum number of classes with an accuracy each
 _CNN_SECONDS = 30.0
 _SEED = 0
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Measurements of a plan carried out on a stand-in. All of it is public.
+    """Measurements of a plan that was run on a stand-in. All fields are public.
 
     Attributes:
-        accuracy: in [0, 1], of the small CNN trained on drawn images (or of the classifier), on held-out images of the
-            stand-in; `balanced` is its balanced accuracy.
-        real: of the same CNN trained on the stand-in's own images; None of a classifier. So are `real_balanced` and
-            `grid`, a PNG image with a class in each row.
-        by_class: accuracy of each declared class that was tested; empty where classes are too many to list.
-        stated: True if the stand-in has the balance that the plan states.
+        accuracy: in [0, 1], on held-out images of the stand-in: of the small CNN trained on generated images, or of the
+            classifier. `balanced` is its balanced accuracy.
+        real: accuracy of the same CNN trained on the stand-in's own images; `real_balanced` likewise. None for a
+            classifier, like `grid`, a PNG image with one row per class.
+        by_class: accuracy of each tested declared class; empty if there are too many classes to list.
+        stated: True if the stand-in has the class fractions stated in the plan.
     """
 
     accuracy: float
@@ -64,7 +64,7 @@ class Forecast:
 
 
 def run(context: orders.Context) -> None:
-    """Carry out a preview and end its job."""
+    """Run a preview and end its job."""
     job_id = context.attempt.job_id
     with transaction(context.factory, read_only=True) as session:
         job = jobs.get_job(session, job_id)
@@ -90,7 +90,7 @@ def run(context: orders.Context) -> None:
 
 
 def shares_of(plan: Plan, facts: PublicFacts) -> tuple[float, ...] | None:
-    """Return the balance that a plan states, in label order, or None."""
+    """Return the class fractions stated in a plan, in label order, or None."""
     stated = stated_fractions(plan, facts.classes)
     return None if stated is None else tuple(stated.values())
 
@@ -98,10 +98,10 @@ def shares_of(plan: Plan, facts: PublicFacts) -> tuple[float, ...] | None:
 def find_stand_in(
     facts: PublicFacts, look: Callable[[], None] = lambda: None, shares: Sequence[float] | None = None
 ) -> stand_ins.StandIn:
-    """Return a stand-in for the declared facts, in the stated shares; long work calls `look` in between.
+    """Return a stand-in for the declared facts, in the stated shares. Long work calls `look` regularly.
 
-    Written characters if classes are named by one letter or digit each; Fashion-MNIST for other grey images of up to
-    ten classes, if this machine has it; otherwise generated patterns.
+    The stand-in is written characters if each class is named by one letter or digit. For other grey images of up to ten
+    classes it is Fashion-MNIST, if this machine has it; otherwise generated patterns.
     """
     shape, count = (facts.channels, facts.height, facts.width), facts.records_declared
     if stand_ins.are_characters(facts.classes):
@@ -116,7 +116,7 @@ def find_stand_in(
 
 
 def samples_for(facts: PublicFacts) -> int:
-    """Return how many synthetic images the CNN learns."""
+    """Return the number of synthetic images for training the CNN."""
     return SAMPLES if facts.height * facts.width < LARGE_PIXELS else SAMPLES_LARGE
 
 
@@ -132,10 +132,10 @@ def forecast(
     samples: int | None = None,
     epochs: int | None = None,
 ) -> Forecast:
-    """Train on a stand-in what a plan announces, and measure it.
+    """Train a plan on a stand-in, and measure the result.
 
-    The stand-in has as many records, classes and pixels as were declared; `parts` are those of `public_parts`. The CNN
-    sees `samples` images, by default those of `samples_for`, in EPOCHS or other epochs.
+    The stand-in has the declared numbers of records, classes and pixels. `parts` is the result of `public_parts`. The
+    CNN is trained on `samples` images, by default `samples_for`, for `epochs`, by default EPOCHS.
     """
     device, classes, count = device or torch.device("cpu"), facts.classes, samples or samples_for(facts)
     subjects = None
@@ -163,7 +163,7 @@ def forecast(
         test_images = as_seen(stand_in.test_images)  # once, for both
 
         def learn(stage: str, seen: measuring.Images) -> Utility:
-            again = (epochs or EPOCHS) * count // len(seen.labels)  # few real images are seen as often as many drawn
+            again = (epochs or EPOCHS) * count // len(seen.labels)  # equal steps on fewer images
             pixels = seen.images, seen.labels, test_images, stand_in.test_labels
             sizes: dict[str, Any] = {"classes": len(classes), "seed": _SEED, "device": device, "epochs": again}
             return train_and_test("cnn", *pixels, **sizes, look=partial(look, stage))
@@ -194,7 +194,7 @@ def cut(
     facts: PublicFacts,
     shares: Sequence[float] | None = None,
 ) -> stand_ins.StandIn:
-    """Return a stand-in for the declared facts, made of a public set with these class names."""
+    """Return a stand-in for the declared facts, from a public set with these class names."""
     return stand_ins.from_public(
         images,
         labels,

@@ -1,8 +1,8 @@
-"""One attempt at a sample job: draw images from a release into a file of the requested format.
+"""One attempt at a sample job: generate images from a release into a file of the requested format.
 
 Post-processing of a release: free and repeatable. The same release, seed, classes, proportions and count give the same
-bytes. That holds for one kind of CPU and the same versions of the drawing and packing libraries: every batch has its
-own random stream derived from the public seed, and the order of the images is fixed.
+bytes. That requires the same kind of CPU and the same versions of the drawing and packing libraries. Every batch has
+its own random stream derived from the public seed, and the order of the images is fixed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from workers.train.progress import ReportedProgress
 
 
 def run(context: Context) -> None:
-    """Write the file of a sample job and end the job. A file that a lost attempt left has the same bytes and is kept.
+    """Write the file of a sample job and end the job. A file left by a lost attempt has the same bytes and is kept.
 
     Raise NotFound if the release's files are gone.
     """

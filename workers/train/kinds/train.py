@@ -26,11 +26,11 @@ from workers.train import followers, inputs, publishing
 from workers.train.orders import Context, MissingPrerequisite, Training, read_training
 from workers.train.progress import ReportedProgress
 
-_TRAINED = "trained"  # what the recipe handed over, kept until it is published
+_TRAINED = "trained"  # the recipe's result, stored until it is published
 
 
 def run(context: Context) -> None:
-    """Train and publish, or resume where an earlier attempt was lost."""
+    """Train and publish, or resume from a lost attempt."""
     storage, attempt = context.storage, context.attempt
     release_id = release_id_of(attempt.job_id)
     if not storage.holds(key_of(release_id)):
@@ -47,16 +47,16 @@ def run(context: Context) -> None:
         with storage.stage(key) as staging:
             publishing.write_artifact(staging, storage.open(f"{work}/{_TRAINED}"), context, training, progress)
             failpoint("artifact.before")
-            with suppress(Conflict):  # an attempt that was thought lost has put its own there, which is as good
+            with suppress(Conflict):  # an attempt considered lost has stored an equally valid result
                 storage.publish(staging, key)
             failpoint("artifact.after")
     publish(context, release_id)
 
 
 def publish(context: Context, release_id: str) -> None:
-    """Publish a finished artifact: capture, release row and success in one transaction.
+    """Publish a finished artifact: capture, release row and success of the job in one transaction.
 
-    Raise MissingPrerequisite if this machine has no key to sign it with.
+    Raise MissingPrerequisite if this machine has no signing key.
     """
     storage, job_id = context.storage, context.attempt.job_id
     directory = storage.open(key_of(release_id))
@@ -70,7 +70,7 @@ def publish(context: Context, release_id: str) -> None:
         raise MissingPrerequisite(f"The release cannot be signed. {error.message}") from None
 
     def publish_paid(session: Session, **facts: Any) -> Release:
-        """Refuse releases that the ledger has no charge for, such as after restoring an old backup (I5)."""
+        """Raise for a release without a charge in the ledger, for example after restoring an old backup (I5)."""
         hold_id = jobs.get_job(session, job_id).hold_id
         if hold_id is None:
             raise LedgerCorruption("A training job lacks its hold.", job_id=job_id)
@@ -116,6 +116,6 @@ def _train_and_keep(
     with context.storage.stage(key) as staging:
         save_trained(outcome, staging)
         failpoint("trained.before")
-        with suppress(Conflict):  # whatever another attempt released was charged to the same hold before it existed
+        with suppress(Conflict):  # releases of another attempt were charged to the same hold before they existed
             context.storage.publish(staging, key)
         failpoint("trained.after")
