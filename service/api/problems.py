@@ -181,6 +181,7 @@ def _list_errors(document: dict[str, Any]) -> None:
                 statuses.add(409)
             if method == "put":
                 statuses.add(408)
+            statuses |= {int(status) for status in operation["responses"] if int(status) >= 400}
             references = {status: f"#/components/responses/Status{status}" for status in sorted(statuses)}
             operation["responses"] |= {str(status): {"$ref": reference} for status, reference in references.items()}
     for unused in ("HTTPValidationError", "ValidationError"):
