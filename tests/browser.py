@@ -22,7 +22,6 @@ in_chromium = [
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """Start a browser."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -60,7 +59,6 @@ def a_page(browser: Any = None, **context: Any) -> Iterator[tuple[Any, list[str]
 
 
 def sign_in(page: Any, key: str) -> None:
-    """Open a session with a key, as a person does."""
     page.goto("/login")
     page.fill("#key", key)
     page.click("main button[type=submit]")

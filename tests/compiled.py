@@ -15,7 +15,6 @@ _STATEMENTS_MAX = 5000  # of both kinds of databases
 
 
 def compile_once() -> None:
-    """Let engines share what they compile with all engines of the same kind, driver and server."""
     compiled: LRUCache[Any, Any] = LRUCache(_STATEMENTS_MAX)
     Engine._compiled_cache = property(lambda _: compiled, lambda _engine, _own: None)  # type: ignore[assignment]
     for kind in (SQLiteDialect_pysqlite, PGDialect_psycopg):  # by which SQLAlchemy looks up what is compiled

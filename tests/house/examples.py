@@ -126,7 +126,6 @@ class Block:
 
 
 def blocks() -> list[Block]:
-    """Return every fenced block of README.md and of the pages in docs."""
     found = []
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         text, name = path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))
@@ -141,7 +140,6 @@ def reason_against(command: str) -> str | None:
 
 
 def smaller(text: str) -> str:
-    """Replace trainings by tiny ones."""
     for pattern, replacement in SMALLER:
         text = re.sub(pattern, replacement, text)
     return text

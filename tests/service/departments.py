@@ -179,7 +179,6 @@ def share(department: Department) -> None:
 
 
 def all_routes() -> list[tuple[str, str]]:
-    """Method and path of every route."""
     tables = [route for router in (*routers(), *dashboard.PARTS) for route in router.routes]
     return [(method, route.path) for route in tables if isinstance(route, APIRoute) for method in sorted(route.methods)]
 

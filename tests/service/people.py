@@ -14,7 +14,6 @@ from service.identity import admins, auth, decisions
 def make_key(
     session: Session, *, name: str, scopes: Iterable[str], now: datetime, admin_id: str | None = None
 ) -> tuple[ApiKey, str]:
-    """Make a key with its token."""
     chosen = list(scopes)
     if "admin" not in chosen or admin_id is not None:
         return auth.create_key(session, name=name, scopes=chosen, now=now, admin_id=admin_id)
@@ -26,7 +25,6 @@ def make_key(
 
 
 def approve_raise(session: Session, request_id: str, key_id: str, now: datetime) -> None:
-    """Raise a limit as another admin has asked for."""
     decisions.decide(session, request_id, key_id, now, ledger.limits.LIMIT_EFFECTS, approved=True)
 
 

@@ -53,7 +53,6 @@ def reading_routes() -> dict[str, set[str]]:
 
 
 def address(path: str, ids: Mapping[str, str]) -> str:
-    """A path with ids in its places, and a text in the others."""
     return re.sub(r"\{(\w+)(:path)?\}", lambda place: ids.get(place[1], "x"), path)
 
 

@@ -68,7 +68,6 @@ def before_the_first_select(factory: SessionFactory, act: Callable[[], object]) 
 
 @contextmanager
 def without_triggers(connection: Connection) -> Iterator[None]:
-    """Let a block change append-only tables."""
     if connection.dialect.name == "sqlite":
         triggers = connection.exec_driver_sql("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").all()
         before, after = [f"DROP TRIGGER {name}" for name, _ in triggers], [made_by for _, made_by in triggers]

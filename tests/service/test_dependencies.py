@@ -26,7 +26,6 @@ from tests.together import wait_until
 
 @pytest.fixture
 def clock() -> SimpleNamespace:
-    """Seconds that a test sets."""
     return SimpleNamespace(now=1000.0)
 
 

@@ -41,7 +41,6 @@ def restored(book: LedgerBook, tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def older(restored: Settings) -> Iterator[SessionFactory]:
-    """Sessions of that backup."""
     with open_sessions(restored.database_url) as factory:
         yield factory
 

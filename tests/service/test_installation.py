@@ -35,7 +35,6 @@ def mismatches(settings: Settings, factory: SessionFactory) -> list[str]:
 
 @pytest.fixture
 def new(database_url: str, tmp_path: Path) -> Settings:
-    """The settings of a new installation, on each kind of database."""
     (tmp_path / "var").mkdir(mode=0o700)
     return Settings(data_dir=tmp_path / "var", database_url=database_url)
 

@@ -158,7 +158,6 @@ def moments(text: str) -> Iterator[datetime]:
 
 
 def hidden_in(text: str) -> str:
-    """What the cursors of a list hold."""
     cursors = re.findall(r'"next_cursor": ?"([A-Za-z0-9_-]+)"', text)
     return " ".join(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode() for cursor in cursors)
 

@@ -79,7 +79,6 @@ class Workshop:
         return self.submit("sample", **asked, **more)
 
     def evaluation(self, release_id: str) -> Evaluation:
-        """The newest evaluation of a release, finished or not."""
         newest = select(Evaluation).where(Evaluation.release_id == release_id).options(undefer(Evaluation.confusion))
         with transaction(self.factory, read_only=True) as session:
             return session.scalars(newest.order_by(Evaluation.created_at.desc()).limit(1)).one()
@@ -95,7 +94,6 @@ class Workshop:
         self.do(jobs.give_back, job_id=job_id, attempt=attempt, now=datetime.now(UTC))
 
     def end_lease(self, job_id: str) -> None:
-        """As if nobody had renewed it for long enough."""
         with transaction(self.factory) as session:
             session.get_one(Job, job_id).lease_until = datetime.now(UTC)
 

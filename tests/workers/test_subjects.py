@@ -59,7 +59,6 @@ def pictures(count: int, direction: float, seed: int = 0) -> Pixels:
 
 
 def shards_of_subjects(data: TrainingData, facts: PublicFacts = FACTS) -> Shards:
-    """The shards of a training by `datalens`."""
     run = Run(plan=cast(Any, None), facts=facts, data=data, budget=cast(Any, None), secret=SECRET)
     return shards_of(run, TEACHERS, torch.from_numpy(data.private_images.copy()).flatten(1))
 

@@ -86,11 +86,9 @@ def empty_service() -> Iterator[Canned]:
 
 @contextmanager
 def client_of(answer: Callable[[str, str], Answer]) -> Iterator[Client]:
-    """Connect to a server of these answers for the time of a block."""
     with answering(answer) as server, Client(server.url, "key") as client:
         yield client
 
 
 def command(url: str, *words: str) -> Result:
-    """Run a command with a service at this address."""
     return CliRunner().invoke(app, ["--url", url, "--token", "key", *words])

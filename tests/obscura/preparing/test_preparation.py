@@ -81,7 +81,6 @@ def people(tmp_path: Path) -> Path:
 
 
 def owners_in(body: bytes) -> Counter[tuple[str, str]]:
-    """How many images each owner has in each class."""
     return Counter((label, owner) for label, owner, _ in (name.split("/") for name in members(body)))
 
 

@@ -77,7 +77,6 @@ def served(fresh) -> Served:
 
 @pytest.fixture
 def watched(served: Any, released: Callable[[], tuple[dict[str, Any], str]]) -> tuple[Watched, str]:
-    """An account that has spent, and the release it paid for."""
     account, release_id = released()
     watch = Watched(served, account["id"])
     assert watch.spent_nano > 0

@@ -100,7 +100,6 @@ def test_pages_lead_through_everything_once(grown, start, link, shown, expected)
 
 
 def _walk(client: httpx.Client, start: str, link: str, shown: str) -> list[str]:
-    """Follow the link to the next page to the end; returns the ids that were shown."""
     seen: list[str] = []
     address: str | None = start
     while address is not None:

@@ -32,7 +32,6 @@ class ApiProcess:
         self.served = Served(elsewhere, self.url, data_dir, elsewhere, {})
 
     def ready(self) -> Served:
-        """Wait until it answers; returns what asks it."""
         ready(self.served.client(None))
         key = (self.data_dir / "admin.key").read_text().strip()
         self.served.tokens |= dict.fromkeys(("admin", "read"), key)
@@ -62,7 +61,6 @@ def half_an_upload(served: Served, dataset_id: str, body: bytes) -> Iterator[Cal
 
 @pytest.fixture
 def start(tmp_path: Path, database_url: str, warm: str) -> Iterator[Callable[[], ApiProcess]]:
-    """Start a web process on the folder and the database of the test."""
     with ExitStack() as stack:
 
         def started() -> ApiProcess:

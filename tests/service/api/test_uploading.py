@@ -26,13 +26,11 @@ def settings(settings: Settings) -> Settings:
 
 @pytest.fixture(scope="module")
 def limits() -> dict[str, Any]:
-    """Bounds that a test reaches within seconds."""
     rate = {"window_seconds": 1, "bytes_per_second_min": 50, "seconds_max": 2}
     return {"upload_limits": UploadLimits(process_max=3, per_key_max=2, **rate)}
 
 
 def sending(served: Any, dataset_id: str, head: str, *, token: str | None = None) -> socket.socket:
-    """A connection that has sent the head of an upload."""
     head = f"PUT /v1/datasets/{dataset_id}/content?format=npz HTTP/1.1\r\nHost: x\r\n{head}\r\n"
     return connected(served.url, f"{head}Authorization: Bearer {token or served.tokens['data']}\r\n\r\n".encode())
 

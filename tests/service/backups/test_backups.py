@@ -150,7 +150,6 @@ def installed(url: str, data_dir: Path, now: datetime) -> Iterator[Installed]:
 
 @pytest.fixture
 def book(database_url: str, tmp_path: Path, now) -> Iterator[Installed]:
-    """An installation on each database."""
     with installed(database_url, tmp_path / "var", now) as made:
         yield made
     upgrade_schema(database_url)  # the tests of PostgreSQL share one database, which may have been lost

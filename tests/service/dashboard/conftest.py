@@ -57,11 +57,9 @@ class Site:
         )
 
     def key(self, *scopes: str) -> str:
-        """Create a key and return its token."""
         return self.do(make_key, name="test", scopes=scopes, now=self.now)[1]
 
     def signed_in(self, *scopes: str) -> TestClient:
-        """A browser with a session."""
         client = self.client()
         assert client.post("/login", data={"key": self.key(*scopes)}).status_code == 303
         return client
@@ -98,7 +96,6 @@ class Site:
         return job_id
 
     def add_sweep(self, *job_ids: str, **facts) -> str:
-        """Write a sweep over trainings of one dataset."""
         with transaction(self.factory) as session:
             jobs = [session.get_one(Job, job_id) for job_id in job_ids]
             of = {"account_id": jobs[0].account_id, "dataset_id": jobs[0].dataset_id, "recipe": jobs[0].recipe}
@@ -110,7 +107,6 @@ class Site:
         return sweep.id
 
     def add_release(self, job_id: str, *, name: str = "first") -> str:
-        """Write the release of a succeeded job, with its files."""
         release_id = new_id("rel")
         with transaction(self.factory) as session:
             job = session.get_one(Job, job_id)
@@ -127,7 +123,6 @@ class Site:
         return release_id
 
     def add_sample(self, release_id: str) -> str:
-        """Write a finished drawing with its file."""
         sample_id = new_id("smp")
         drawn = {"count": 1000, "seed": 7, "format": "imagefolder", "sha256": "0" * 64, "bytes": 9}
         with transaction(self.factory) as session:
@@ -145,7 +140,6 @@ class Site:
         return sample_id
 
     def do(self, act: Callable[..., Any], *given: Any, **more: Any) -> Any:
-        """Do something in a transaction of its own."""
         with transaction(self.factory) as session:
             return act(session, *given, **more)
 
@@ -155,7 +149,6 @@ class Site:
                 setattr(session.get_one(table, row_id), name, value)
 
     def row(self, table: type[Any], row_id: str) -> Any:
-        """What is stored."""
         with transaction(self.factory, read_only=True) as session:
             return session.get_one(table, row_id)
 
@@ -180,8 +173,6 @@ class Site:
 
 @dataclass
 class Stock:
-    """What the usual site holds."""
-
     account: str
     dataset: str
     running: str
@@ -241,13 +232,11 @@ def stock(site: Site, open_account: Callable[..., str], declare_dataset: Callabl
 
 @pytest.fixture
 def trainer(site: Site) -> TestClient:
-    """A browser of somebody who trains."""
     return site.signed_in("train", "read")
 
 
 @pytest.fixture
 def uploader(site: Site) -> TestClient:
-    """A browser of somebody who uploads images."""
     return site.signed_in("data", "read")
 
 
@@ -255,7 +244,6 @@ ORIGIN = {"Origin": "http://127.0.0.1:8420"}
 
 
 def token_of(client: TestClient, address: str) -> str:
-    """Return the token that requests of a page's script carry."""
     return token_in(client.get(address).text)
 
 

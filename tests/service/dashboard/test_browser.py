@@ -20,7 +20,6 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def live(site) -> Iterator[str]:
-    """The address of the site behind a real server."""
     with served(site.app) as address:
         yield address
 

@@ -26,7 +26,6 @@ PEOPLE = ["SURNAME_GIVEN_19610423", "SURNAME2_GIVEN_19551231"]
 
 
 def fill(settings: Settings, dataset_id: str) -> None:
-    """Write a key, and something into the folder."""
     vault.write_key(vault.Vault.of(settings).key_path(dataset_id), new_key())
     directory = settings.data_dir / key_of(dataset_id)
     directory.mkdir(parents=True)
@@ -52,7 +51,6 @@ class Desk(World):
         deletion.go_on(self.settings, self.factory)
 
     def gone(self, dataset_id: str) -> tuple[bool, bool]:
-        """Whether key and files are gone."""
         key, files = self.context.vault.key_path(dataset_id), self.settings.data_dir / key_of(dataset_id)
         return not key.exists(), not files.exists()
 
@@ -190,7 +188,6 @@ def test_interrupted_deletions_and_returned_keys_are_found_at_the_next_start(des
 
 
 def pushed(world: World, account_id: str | None, *, seed: int = 0, subjects: bool = False) -> Dataset:
-    """Ten images, the same ones for each seed."""
     stated = {"subjects_declared": 20} if subjects else {}
     dataset_id = world.declare(account_id, name="pushed by mistake", classes=PEOPLE, **stated)
     images = pictures(10, seed=seed)
@@ -198,13 +195,11 @@ def pushed(world: World, account_id: str | None, *, seed: int = 0, subjects: boo
 
 
 def listed(world: World) -> list[str]:
-    """What any caller is shown."""
     with transaction(on_behalf(world.factory, lambda: None), read_only=True) as session:
         return [row.id for row in session.scalars(visible(session, Dataset))]
 
 
 def stored_texts(world: World) -> str:
-    """Every text of every row."""
     with transaction(world.factory, read_only=True) as session:
         rows = [tuple(row) for table in Base.metadata.sorted_tables for row in session.execute(select(table))]
     return repr(rows)

@@ -44,7 +44,6 @@ class Desk(World):
         return receiving.accept(self.context, Content(row, sent, "0" * 64, 1, digests, "ab" * 32, lambda: None))
 
     def upload(self, account_id: str | None, images: np.ndarray) -> Dataset:
-        """Accept content with these images into a new dataset of an account."""
         return self.accept(self.receiving(account_id), prints(images))
 
     def stored(self) -> set[tuple[bytes, str | None]]:

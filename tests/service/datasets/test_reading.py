@@ -48,7 +48,6 @@ def files_of(settings: Settings) -> list[str]:
 def assert_refused(
     settings: Settings, fault: Fault, body: Iterable[bytes], announced: int | None = None, **changes: Any
 ) -> UploadRefused:
-    """The upload is refused for this reason, and leaves no file."""
     with pytest.raises(UploadRefused) as refused:
         receive(settings, changes.get("facts", FACTS), body, announced, changes.get("format", "npz"))
     assert refused.value.numbers == {"fault": fault}

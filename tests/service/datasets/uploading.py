@@ -35,7 +35,6 @@ def receive(
     announced_bytes: int | None = None,
     format: str = "npz",
 ) -> Content:
-    """Read content and publish it at once."""
     context = DatasetContext(settings, SessionFactory(), lambda: datetime.now(UTC))
     with staged(context, dataset, Sent(iter(blocks), format, announced_bytes)) as content:
         content.publish()
@@ -44,25 +43,21 @@ def receive(
 
 @contextmanager
 def known_refused(fault: str) -> Iterator[pytest.ExceptionInfo[KnownRefused]]:
-    """Expect that an upload is refused because of known images or subjects."""
     with pytest.raises(KnownRefused) as refused:
         yield refused
     assert refused.value.numbers == {"fault": fault}
 
 
 def stored_subjects(settings: Settings, name: str) -> Subjects:
-    """Return the stored subjects of a content."""
     with Vault.of(settings).open_array(name, SUBJECTS_NAME) as array:
         return array.read()
 
 
 def pictures(count: int, *, seed: int = 0, shape: tuple[int, ...] = (4, 4)) -> npt.NDArray[np.uint8]:
-    """Return random images, the same ones for each seed."""
     return np.random.default_rng(seed).integers(0, 256, (count, *shape), dtype=np.uint8)
 
 
 def npz(images: npt.ArrayLike, labels: npt.ArrayLike, **more: npt.ArrayLike) -> bytes:
-    """Return an .npz, which stores its arrays as they are."""
     buffer = io.BytesIO()
     np.savez(buffer, images=images, labels=labels, **more)
     return buffer.getvalue()

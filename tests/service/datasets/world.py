@@ -113,11 +113,9 @@ class World(Steps):
         return self.read(lambda session: list(session.scalars(digests)))
 
     def has_nothing_of(self, dataset_id: str) -> bool:
-        """Whether a refused upload has left nothing."""
         return self.row(dataset_id).state is DatasetState.DECLARED and not self.prints(dataset_id)
 
     def books(self) -> list[Any]:
-        """Every entry, every balance and every fingerprint."""
         with transaction(self.factory, read_only=True) as session:
             entries = session.scalars(select(Entry.hash).order_by(Entry.account_id, Entry.sequence)).all()
             prints = session.execute(select(Fingerprint.digest, Fingerprint.dataset_id)).all()
@@ -155,7 +153,6 @@ class SubjectWorld(World):
         withdrawal.go_on(self.settings, self.factory)
 
     def records(self, dataset_id: str) -> list[bytes]:
-        """The images that can be read."""
         return [image.tobytes() for image in Vault.of(self.settings).open_dataset(self.row(dataset_id).content)[0]]
 
     def contents(self, dataset_id: str) -> list[str]:

@@ -28,8 +28,6 @@ UNREADY = {"state": DatasetState.DECLARED, "content_sha256": None, "ready_at": N
 
 
 class Claim(NamedTuple):
-    """What a worker knows of the job that it runs."""
-
     job_id: str
     attempt: int
 
@@ -106,7 +104,6 @@ class Shop(Steps):
     # What workers do.
 
     def claim(self, job_id: str | None = None, **more: Any) -> Claim | None:
-        """Claim a job, or the first that can be claimed."""
         waiting = self.read(jobs.claimable, now=self.now) if job_id is None else [job_id]
         for each in waiting:
             attempt = self.do(jobs.claim, worker="w", lease_seconds=LEASE, job_id=each, **more)
@@ -136,7 +133,6 @@ class Shop(Steps):
         return claim
 
     def facts_of(self, release_id: str, sha: str = SHA) -> dict[str, Any]:
-        """What a training says of its release."""
         files = {"artifact_sha256": sha, "artifact_dir": f"releases/{release_id}"}
         shown: dict[str, Any] = {
             "name": "first",
@@ -149,7 +145,6 @@ class Shop(Steps):
         return self.tell(jobs.publish, claim, **self.facts_of(release_id, sha), **more)
 
     def released(self, **changes: Any) -> str:
-        """Train and publish."""
         self.train(**changes)
         return self.publish(self.charged(), release_id=new_id("rel")).id
 
@@ -206,7 +201,6 @@ class Shop(Steps):
         return [entry.kind for entry in self.entries()]
 
     def counts(self) -> dict[str, int]:
-        """How many rows there are of everything that a request may write."""
         with transaction(self.factory, read_only=True) as session:
             return {
                 table.__tablename__: session.scalar(select(func.count()).select_from(table)) or 0

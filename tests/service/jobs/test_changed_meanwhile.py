@@ -43,7 +43,6 @@ def shop(
 
 
 def waiting(shop: Shop) -> int:
-    """How many transactions wait for a lock of another one."""
     query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     return shop.read(lambda session: session.scalar(text(query)))
 

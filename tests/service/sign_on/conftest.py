@@ -98,7 +98,6 @@ class RunningProvider:
         assert self.process.stdout.readline() == "done\n"
 
     def people(self, **people: dict[str, Any]) -> None:
-        """Let there be these people and no others."""
         self.tell(people=people)
 
     def stop(self) -> None:
@@ -129,8 +128,6 @@ def running(program: Path) -> Iterator[RunningProvider]:
 
 
 class Clock:
-    """The service's time, which a test moves on."""
-
     ahead = timedelta()
 
     def __call__(self) -> datetime:
@@ -154,14 +151,12 @@ class House:
     heart: str
 
     def browser(self) -> TestClient:
-        """A browser without any cookie, which follows no redirects by itself."""
         return TestClient(self.app, base_url=SITE, follow_redirects=False, headers={"Origin": SITE})
 
     def program(self, token: str) -> TestClient:
         return TestClient(self.app, base_url=SITE, headers={"Authorization": f"Bearer {token}"})
 
     def sign_in(self, login: str, browser: TestClient | None = None, next: str = "/") -> TestClient:
-        """A browser in which somebody has signed in."""
         browser = browser or self.browser()
         answer = browser.get(self.answer_of(login, browser, next))
         assert (answer.status_code, "Signed in" in answer.text) == (200, True), answer.text
@@ -223,7 +218,6 @@ class House:
 
 
 def form_token_of(browser: TestClient) -> str:
-    """What the forms of the page *You* carry."""
     found = re.search(r'name="token" value="([0-9a-f]{64})"', browser.get("/you").text)
     assert found is not None
     return found[1]
@@ -262,7 +256,6 @@ def opened(
 def started(
     running: RunningProvider, sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[House, sqlite3.Connection]]:
-    """A service on SQLite, and its database as it was at the start."""
     folder, as_it_was = tmp_path_factory.mktemp("house"), sqlite3.connect(":memory:")
     shutil.copyfile(sqlite_template, folder / "obscura.db")
     with (

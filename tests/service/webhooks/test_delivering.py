@@ -73,7 +73,6 @@ class Told(Shop):
         return self.do(projects.create, name="heart").id
 
     def key(self, name: str) -> str:
-        """An admin's key, by its id."""
         return self.do(make_key, name=name, scopes=["admin"])[0].id
 
     def ask_removal(self, reason: str) -> str:

@@ -49,7 +49,6 @@ def small_blocks() -> Iterator[None]:
 
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Releases get no noise."""
     monkeypatch.setattr(SecureNoise, "discrete_gaussian", lambda _noise, shape, _stddev: np.zeros(shape, np.int64))
 
 
@@ -110,7 +109,6 @@ def toy_steps(
     options: Mapping[str, Any] | None = None,
     **task: Any,
 ) -> PrivateSteps:
-    """Private steps of a small network on rows of noise."""
     torch.manual_seed(0)
     model = model or nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16))
     stream = torch.Generator().manual_seed(0)

@@ -19,26 +19,14 @@ from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import STEPS, StepsConfig
 from privacy.plans.registry import build_plan
 from privacy.plans.warm_start import BY_CLASS, MEANS, POOLED
-from tests.workers.small_trainings import (
-    FACTS,
-    SMALL,
-    Memory,
-    Purse,
-    digits,
-    nearly_without_noise,
-    secret,
-    small_plan,
-    stop_at,
-    train,
-    weights,
-)
+from tests.workers import small_trainings as small
 from workers.recipes import dp_diffusion
 from workers.recipes.dp_diffusion import CentralConfig
 from workers.recipes.interface import Cancelled, TrainingData, load_checkpoint
 from workers.recipes.records import Units
 
-OPTIONS = SMALL["dp_diffusion"]
-diffusion_plan = partial(small_plan, "dp_diffusion")
+OPTIONS = small.SMALL["dp_diffusion"]
+diffusion_plan = partial(small.small_plan, "dp_diffusion")
 
 
 # --- noise multiplicity ---------------------------------------------------------------------------------------------
@@ -53,7 +41,7 @@ def test_the_rows_of_a_record_differ_in_noise_alone(monkeypatch):
         return made
 
     monkeypatch.setattr(dp_diffusion, "noisy_rows", watched)
-    train(diffusion_plan(multiplicity=3), digits(300))
+    small.train(diffusion_plan(multiplicity=3), small.digits(300))
     images, sigma = seen[-1]  # the first are public rows
     assert len(images) % 3 == 0
     records = images.reshape(-1, 3, 64)
@@ -69,8 +57,8 @@ CENTRAL_CONFIG = CentralConfig(
 
 
 def noisy_images(config: CentralConfig, data: TrainingData, units: Units | None = None) -> torch.Tensor:
-    units = units or Units(FACTS, StepsConfig(), data)
-    return dp_diffusion.noisy_central_images(config, data, units, secret("coins"), secret("noise"))
+    units = units or Units(small.FACTS, StepsConfig(), data)
+    return dp_diffusion.noisy_central_images(config, data, units, small.secret("coins"), small.secret("noise"))
 
 
 def flat(images: npt.NDArray[np.uint8], labels: list[int], **more: Any) -> TrainingData:
@@ -78,7 +66,7 @@ def flat(images: npt.NDArray[np.uint8], labels: list[int], **more: Any) -> Train
 
 
 def test_sums_are_those_of_a_slow_loop():
-    data = digits(60)
+    data = small.digits(60)
     expected = np.zeros((10, 4, 4))
     for image, label in zip(data.private_images / 255.0, data.private_labels, strict=True):
         half = image.reshape(4, 2, 4, 2).mean(axis=(1, 3))
@@ -125,9 +113,9 @@ def test_the_noise_is_as_large_as_was_paid_for():
 
 
 def test_a_sample_is_poisson_and_its_units_are_the_accounts():
-    data, owners = digits(200), np.repeat(np.arange(20), 10)
+    data, owners = small.digits(200), np.repeat(np.arange(20), 10)
     owned = TrainingData(data.private_images, data.private_labels, data.classes, owners)
-    subjects = dataclasses.replace(FACTS, unit="subject", subjects_declared=20)
+    subjects = dataclasses.replace(small.FACTS, unit="subject", subjects_declared=20)
     units = Units(subjects, StepsConfig(records_per_subject=3), owned)
     rare = dataclasses.replace(CENTRAL_CONFIG, event=PoissonGaussianEvent(1e-9, 1e-6))
     assert float(noisy_images(rare, owned, units).max()) < 1e-6, "nobody is drawn, and next to no noise is added"
@@ -150,21 +138,23 @@ def test_warm_up_alone_already_draws_the_classes():
 
 def test_each_central_image_is_kept_as_soon_as_it_is_there_and_fewer_are_enough():
     """What a crash takes away is paid for again, once; after that the training goes on with the images it has."""
-    plan, folder = diffusion_plan(central_images=3), Memory()
+    plan, folder = diffusion_plan(central_images=3), small.Memory()
     assert plan.stages[0].repeats == 1
     with pytest.raises(Cancelled):
-        train(plan, digits(300), budget=Purse(), checkpoints=folder, progress=stop_at(2, CENTRAL))
+        small.train(
+            plan, small.digits(300), budget=small.Purse(), checkpoints=folder, progress=small.stop_at(2, CENTRAL)
+        )
     assert len(load_checkpoint(folder)["start"]) == 2
-    poor = Purse(closed=(CENTRAL,))
-    train(plan, digits(300), budget=poor, checkpoints=folder, attempt=2)
+    poor = small.Purse(closed=(CENTRAL,))
+    small.train(plan, small.digits(300), budget=poor, checkpoints=folder, attempt=2)
     assert poor.releases(CENTRAL) == 0
     assert poor.releases(STEPS) == plan.stages[1].event.count
 
 
 def test_central_images_change_where_the_steps_start():
-    plan = nearly_without_noise(diffusion_plan(central_images=2))
-    first, second = (train(plan, digits(300), budget=Purse(2), attempt=attempt) for attempt in (1, 2))
-    assert not torch.equal(weights(first), weights(second)), "other noise, other central images, no step"
+    plan = small.nearly_without_noise(diffusion_plan(central_images=2))
+    first, second = (small.train(plan, small.digits(300), budget=small.Purse(2), attempt=attempt) for attempt in (1, 2))
+    assert not torch.equal(small.weights(first), small.weights(second)), "other noise, other central images, no step"
 
 
 # --- moments ----------------------------------------------------------------------------------------------------------
@@ -175,7 +165,7 @@ MOMENTS: dict[str, Any] = {"moments_fraction": 0.3, "moments_steps": 3, "moments
 @pytest.mark.parametrize("start_sigma", [0.0, 0.05])
 def test_drawing_may_begin_at_an_image_of_the_classes_gaussian(start_sigma):
     plan = diffusion_plan(**{**MOMENTS, "start_sigma": start_sigma})
-    denoiser = train(nearly_without_noise(plan), digits(1500), budget=Purse(2))
+    denoiser = small.train(small.nearly_without_noise(plan), small.digits(1500), budget=small.Purse(2))
     labels = torch.arange(200) % 10
     begun = denoiser.first.sample(labels, torch.Generator().manual_seed(0))
     drawn = denoiser.sample(labels, torch.Generator().manual_seed(0))
@@ -207,7 +197,7 @@ def test_examples_are_of_all_classes_and_within_their_bounds(monkeypatch):
     monkeypatch.setattr(dp_diffusion, "_EXAMPLE_BYTES_MAX", 640)
     assert len(dp_diffusion.drawn_examples(denoiser, config, lambda **_: None)[0]) == 10
     with pytest.raises(Cancelled):
-        dp_diffusion.drawn_examples(denoiser, config, stop_at(0, dp_diffusion.WARM_UP))
+        dp_diffusion.drawn_examples(denoiser, config, small.stop_at(0, dp_diffusion.WARM_UP))
 
 
 def test_noise_levels_above_the_start_are_not_learned():

@@ -24,7 +24,6 @@ LEVELS = (20, 70, 120, 170, 220)  # of the public pictures
 
 
 def pictures(levels: Any, side: int = 16, channels: int = 3) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Nearly even pictures of some levels."""
     stream = np.random.default_rng(3)
     levels = np.asarray(levels)[:, None, None, None]
     return (levels + stream.integers(-8, 9, (len(levels), side, side, channels))).astype(np.uint8)

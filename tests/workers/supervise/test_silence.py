@@ -100,7 +100,6 @@ def stop(workshop: Any, *pids: int) -> None:
 
 
 def stopped(workshop: Any, warm: str, job_id: str) -> int:
-    """Wait until the runner has stopped itself; return its process id."""
     workshop.wait(lambda: any(state_of(pid) == "T" for pid in processes(warm, job_id, "--signs")))
     (runner,) = processes(warm, job_id, "--signs")
     return runner

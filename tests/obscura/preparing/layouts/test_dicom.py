@@ -21,7 +21,6 @@ RAMP = np.arange(256, dtype=np.uint16).reshape(16, 16) * 16
 
 
 def write(root: Path, files: dict[str, dict[str, Any]]) -> Path:
-    """Write files by path, each with these tags besides the usual ones."""
     usual = {"values": RAMP, "BitsStored": 12, "BurnedInAnnotation": "NO"}
     return write_files(root, {name: dicom_file(**(usual | tags)) for name, tags in files.items()})
 

@@ -24,7 +24,6 @@ CONTENT = bytes(range(256)) * 8
 
 @pytest.fixture
 def release(released) -> str:
-    """A release, by its id."""
     return str(released()[1])
 
 
