@@ -116,7 +116,7 @@ def test_no_pin_is_older_than_six_months():
 @pytest.mark.parametrize("name", IMAGES)
 def test_an_image_installs_pinned_versions_with_hashes(name):
     """The versions are the tested ones, and complete."""
-    from tests.house.test_constraints import declared, pins
+    from tests.house.test_wheel import declared, pins
 
     own = pins(f"deploy/requirements-{name}.txt")
     assert own.items() <= pins().items()

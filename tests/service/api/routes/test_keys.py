@@ -1,6 +1,5 @@
-"""API keys and webhooks over HTTP: who made them, what they open, what is shown of them, and what ends them."""
+"""API keys over HTTP: who made them, until when they open anything, and what goes when one of them goes."""
 
-import base64
 import json
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -10,15 +9,12 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from obscura.client import Client
 from service.api.events import StreamLimits
 from service.db.access_tables import SignIn
 from service.db.session import transaction
 from service.main import utc_now
 from service.times import to_the_hour
-from service.webhooks.delivering import WEBHOOKS_MAX
-from tests.service.api.conftest import OwnSettings, Served, serving
-from tests.service.webhooks.receiver import receiving
+from tests.service.api.conftest import Served
 from tests.together import wait_until
 
 
@@ -35,6 +31,7 @@ def limits(ahead: SimpleNamespace) -> dict[str, Any]:
 
 @pytest.fixture
 def clock(ahead: SimpleNamespace) -> Iterator[SimpleNamespace]:
+    """The service's clock, which the test moves ahead."""
     yield ahead
     ahead.time = timedelta(0)
 
@@ -49,6 +46,7 @@ def council(fresh: Served) -> Served:
 
 
 def admin_of(council: Served, name: str) -> str:
+    """The id of an admin."""
     return next(str(admin["id"]) for admin in council.read("admins", scope="admin")["items"] if admin["name"] == name)
 
 
@@ -236,60 +234,3 @@ def test_an_owner_neither_makes_nor_rotates_a_key_that_reads_the_metrics(served)
         assert (answer.status_code, answer.headers["content-type"][:10]) == (200, "text/plain")
         assert "obscura_build_info" in answer.text
         assert client.get("/v1/jobs").status_code == 403
-
-
-# --- webhooks ---------------------------------------------------------------------------------------------------------
-
-
-URL = "https://hooks.example.org/obscura"
-
-
-def test_a_secret_is_shown_once_and_never_again(served):
-    made = served.send("webhooks", {"url": URL}, status=201)
-    assert made["secret"].startswith("whsec_")
-    assert len(base64.b64decode(made["secret"].removeprefix("whsec_"), validate=True)) == 32
-    (listed,) = served.read("webhooks", scope="admin")["items"]
-    assert listed == {name: value for name, value in made.items() if name != "secret"}
-    assert (listed["state"], listed["project_id"]) == ("active", None)
-    assert served.send("webhooks", {"url": URL}, status=201)["secret"] != made["secret"]
-    assert served.send("webhooks", {"url": "https://127.0.0.1/"}, status=422)["code"] == "address_refused"
-    assert served.ask("DELETE", f"webhooks/{made['id']}")["id"] == made["id"]
-    assert made["id"] not in [each["id"] for each in served.read("webhooks", scope="admin")["items"]]
-
-
-def test_a_name_that_leads_inside_is_refused_when_it_is_asked(served):
-    made = served.send("webhooks", {"url": "https://localhost:1/"}, status=201)
-    tried = served.send(f"webhooks/{made['id']}/test")
-    assert (tried["delivered"], tried["status"]) == (False, None)
-    assert "not public" in tried["reason"]
-
-
-def test_each_project_has_a_bounded_number_that_others_do_not_see(served):
-    heart, lung = (served.member(served.project(name), "owner") for name in ("heart", "lung"))
-    made = [heart.send("webhooks", {"url": URL}, status=201)["id"] for _ in range(WEBHOOKS_MAX)]
-    assert "Remove one first" in heart.send("webhooks", {"url": URL}, status=409)["detail"]
-    assert {each["id"] for each in heart.everything("webhooks")} == {*made}
-    assert lung.read("webhooks")["items"] == []
-    lung.send("webhooks", {"url": URL}, status=201)
-
-
-def test_the_command_line_and_the_library_do_it_all(own_settings: OwnSettings):
-    with serving(own_settings(webhooks_private=True), "admin") as served, receiving() as receiver:
-
-        def run(*words: str) -> tuple[int, str]:
-            done = served.obscura("webhooks", *words)
-            return done.exit_code, done.stdout
-
-        code, told = run("create", receiver.url, "--json")
-        assert code == 0
-        made = json.loads(told)
-        assert run("test", made["id"])[0] == 0
-        assert json.loads(receiver.bodies[0])["type"] == "test"
-        receiver.status = 500
-        assert run("test", made["id"])[0] == 1
-        with Client(served.url, served.tokens["admin"]) as client:
-            assert [each.id for each in client.webhooks()] == [made["id"]]
-            second = client.create_webhook(receiver.url)
-            client.remove_webhook(second.id)
-        assert run("remove", made["id"])[0] == 0
-        assert json.loads(run("list", "--json")[1]) == []
