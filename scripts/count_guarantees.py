@@ -25,7 +25,6 @@ ROOT = Path(__file__).resolve().parents[1]
 INVARIANTS = "docs/contribute/architecture.md"
 HOSTILE = (
     "tests/service/ingest", "tests/service/datasets/test_reading.py",
-    "tests/service/datasets/test_taken_over_reader.py",
     "tests/service/api/test_problems.py", "tests/service/webhooks", "tests/service/test_query_parameters.py",
 )  # fmt: skip
 

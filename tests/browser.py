@@ -44,10 +44,7 @@ def served(app: Any, port: int = 0) -> Iterator[str]:
 
 @contextmanager
 def a_page(browser: Any = None, **context: Any) -> Iterator[tuple[Any, list[str]]]:
-    """Open an empty page without cookies, of a new browser unless one is given.
-
-    Yields it, and the errors that its console will have said by then.
-    """
+    """Open an empty page without cookies, of a new browser unless one is given; yields it and its console's errors."""
     said: list[str] = []
     with chromium() if browser is None else nullcontext(browser) as running:
         page = running.new_page(**context)

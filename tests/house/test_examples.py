@@ -99,12 +99,7 @@ class Walk:
         self.environment = kept | {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
 
     def run(self, block: examples.Block, before: Callable[[str], dict[str, str]] = lambda _command: {}) -> None:
-        """Run a block.
-
-        Args:
-            block: What to run.
-            before: Called with each command; does what must be done before it, and returns variables for it.
-        """
+        """Run a block; `before` prepares each command, and returns variables for it."""
         if block.language == "python":
             program = self.python + block.text.replace("http://127.0.0.1:8420", self.url)
             self.check(f"{block}", [self.warm, "-c", program], {})

@@ -98,9 +98,6 @@ def test_readable_text_stays_as_it_is():
         assert visible(text) == text
 
 
-# --- a job that goes on -----------------------------------------------------------------------------------------------
-
-
 def running(**facts: float) -> EventRecord:
     unknown = dict.fromkeys(EventRecord.model_fields)
     return EventRecord.model_construct(**unknown | {"state": "running", "progress": ProgressFacts(**facts)})

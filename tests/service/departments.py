@@ -1,7 +1,4 @@
-"""A service in which one project has something of everything, and another one nothing but a release that is shared.
-
-And the routes of the application's own table, with what is sent to each.
-"""
+"""A service in which one project has something of everything, and another one nothing; and the application's routes."""
 
 import json
 import re
@@ -196,11 +193,7 @@ def ask(client: TestClient, method: str, path: str, ids: Mapping[str, str]) -> t
 
 
 def message(cookie: str, method: str, path: str, ids: Mapping[str, str]) -> tuple[str, dict[str, str], bytes]:
-    """Return the address, the headers and the body with which a path is asked for.
-
-    Args:
-        cookie: of the session that a form is from.
-    """
+    """Return the address, headers and body with which a path is asked for; `cookie` is of the form's session."""
     name, body = f"{method} {path}", b""
     place, headers = address(path + QUERIES.get(name, ""), ids), {}
     given = {key: ids.get(str(value).strip("{}"), value) for key, value in BODIES.get(name, {}).items()}

@@ -1,24 +1,29 @@
-"""Steps on a database, each in a transaction of its own."""
+"""Steps on a database, each in a transaction of its own; holds and charges of any amount, and keys, for the tests."""
 
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, event, text
+from sqlalchemy.orm import Session
 
+from obscura.wire.words import EntryKind
+from privacy.accounting.events import GaussianEvent
+from privacy.plans.plan import stage_from_json
+from service import ledger
 from service.audit.findings import Finding
 from service.audit.verify import verify
+from service.db.access_tables import ApiKey
+from service.db.base import new_id
 from service.db.session import SessionFactory, transaction
+from service.identity import admins, auth, decisions
 from tests.conftest import APPEND_ONLY
 
 
 class Steps:
-    """The base of the ledgers and job shops that tests work with.
-
-    Attributes:
-        now: the time of the next step.
-    """
+    """The base of the ledgers and job shops that tests work with; `now` is the time of the next step."""
 
     factory: SessionFactory
     now: datetime
@@ -79,3 +84,61 @@ def without_triggers(connection: Connection) -> Iterator[None]:
     yield
     for statement in after:
         connection.exec_driver_sql(statement)
+
+
+def releases(count: int) -> dict[str, Any]:
+    """Return an event that costs as many nano-units as it has releases."""
+    return GaussianEvent(sensitivity=1.0, stddev=40_000.0, count=1).to_json() | {"count": count}
+
+
+def hold_at_present_rate(session: Session, *, account_id: str, amount_nano: int, **facts: Any) -> ledger.Hold:
+    """Hold an amount for a stage `votes`; `facts` are those of `ledger.hold`."""
+    present = ledger.filter_of(ledger.get_account(session, account_id))
+    stage = {"name": "votes", "event": releases(amount_nano), "cost_nano": amount_nano}
+    priced: dict[str, Any] = {"amount_nano": amount_nano, "priced_by": present, "details": {"stages": [stage]}}
+    return ledger.hold(session, account_id=account_id, **priced | facts)
+
+
+def charge(session: Session, *, amount_nano: int, stage: str = "votes", **facts: Any) -> int:
+    """Charge an amount; `facts` are those of `ledger.charge`."""
+    return ledger.charge(session, amount_nano=amount_nano, stage=stage, event=releases(amount_nano), **facts)
+
+
+def charge_planned(session: Session, *, hold_id: str, attempt: int, now: datetime, count: int = 1) -> int:
+    """Charge for releases of the first stage that a hold was taken for, as a training does."""
+    held = ledger.entry_of_hold(session, hold_id, EntryKind.HOLD).details
+    stage = stage_from_json(held["stages"][0], {})
+    return ledger.charge(
+        session,
+        hold_id=hold_id,
+        attempt=attempt,
+        amount_nano=stage.price_of(count),
+        stage=stage.name,
+        event=dataclasses.replace(stage.event, count=count).to_json(),
+        paid_as_whole=stage.paid_as_whole,
+        now=now,
+    )
+
+
+def make_key(
+    session: Session, *, name: str, scopes: Iterable[str], now: datetime, admin_id: str | None = None
+) -> tuple[ApiKey, str]:
+    chosen = list(scopes)
+    if "admin" not in chosen or admin_id is not None:
+        return auth.create_key(session, name=name, scopes=chosen, now=now, admin_id=admin_id)
+    _admin, token = admins.admit_on_machine(session, name=f"{name} {new_id('x')}", now=now)
+    key = session.get_one(ApiKey, f"key_{token.split('_')[1]}")
+    key.scopes = sorted(set(chosen))
+    session.flush()
+    return key, token
+
+
+def approve_raise(session: Session, request_id: str, key_id: str, now: datetime) -> None:
+    decisions.decide(session, request_id, key_id, now, ledger.limits.LIMIT_EFFECTS, approved=True)
+
+
+def raise_limit(session: Session, account_id: str, epsilon: float, now: datetime) -> None:
+    """Raise a limit, for which one new admin asks and which another one approves."""
+    asks, approves = (make_key(session, name="admin", scopes=["admin"], now=now)[0].id for _ in range(2))
+    facts = {"epsilon": epsilon, "reason": "a second study", "requested_with": asks, "now": now}
+    approve_raise(session, ledger.limits.request_raise(session, account_id=account_id, **facts).id, approves, now)

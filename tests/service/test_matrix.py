@@ -118,9 +118,7 @@ async def answer(app: Any, method: str, place: str, headers: Mapping[str, str], 
 
 @dataclass(frozen=True)
 class Cell:
-    """Who asks what about whose object: `own`, `foreign` or `shared`; by `key`, by a `session` that a key has opened,
-    or by that of a `person` whom a sign-in provider knows.
-    """
+    """Who asks what about whose object, by `key`, by a `session` that a key has opened, or by that of a `person`."""
 
     method: str
     path: str

@@ -70,10 +70,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 class Purse:
-    """A budget that writes down what was paid for.
-
-    It refuses when so many releases, or charges, are paid, and stages that are closed.
-    """
+    """A budget that writes down what was paid for; it refuses after so many releases or charges, and closed stages."""
 
     def __init__(self, releases: int = 10**6, *, charges: int = 10**6, closed: tuple[str, ...] = ()) -> None:
         self.left, self.charges, self.closed = releases, charges, closed

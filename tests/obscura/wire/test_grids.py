@@ -49,9 +49,6 @@ def test_grids_that_are_no_search_are_refused(grids, position, said):
     assert refused.value.position == position
 
 
-# --- shares of classes ------------------------------------------------------------------------------------------------
-
-
 CLASSES = ("normal", "sick", "a=b, c", "7")
 FOUR = {"normal": 90.0, "sick": 5.0, "a=b, c": 4.0, "7": 1.0}
 

@@ -54,9 +54,6 @@ def test_mu_is_the_largest_that_fits(epsilon: float, log_delta: float) -> None:
     assert gaussian_log_delta(mu, epsilon) <= math.log(delta)
 
 
-# --- calibration ------------------------------------------------------------------------------------------------------
-
-
 ACCOUNT = open_filter(1.0, 1e-5)
 
 

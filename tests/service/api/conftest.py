@@ -46,8 +46,7 @@ from service.db.session import SessionFactory, transaction
 from service.jobs import kinds
 from service.main import create_app, utc_now
 from service.settings import Settings
-from tests.service.holds import charge_planned
-from tests.service.people import make_key
+from tests.service.steps import charge_planned, make_key
 from tests.together import wait_until
 
 PATIENCE_SECONDS = 120  # for an answer, on a machine that does much else

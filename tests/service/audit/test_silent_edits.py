@@ -31,7 +31,7 @@ from service.jobs import kinds
 from service.settings import Settings
 from tests.conftest import NOW, declared_row
 from tests.service.audit.book import SHA, LedgerBook
-from tests.service.people import make_key
+from tests.service.steps import make_key
 
 PRINTS = frozenset(number.to_bytes(16, "little") for number in range(1, 6))
 

@@ -39,9 +39,9 @@ from service.storage import storage_of
 from service.storage.interface import Storage
 from service.storage.journals import Journal, journalled, journalled_jobs
 from tests.service.audit.book import LedgerBook
-from tests.service.datasets.uploading import npz, pictures
+from tests.service.datasets.world import npz, pictures
 from tests.service.orders import release_with_files
-from tests.service.people import make_key
+from tests.service.steps import make_key
 
 pytestmark = pytest.mark.usefixtures("read_here")
 

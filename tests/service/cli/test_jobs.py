@@ -87,9 +87,6 @@ def test_nobody_at_the_terminal_means_no(monkeypatch):
     assert refused.value.code is Exit.USAGE
 
 
-# --- recipes ----------------------------------------------------------------------------------------------------------
-
-
 def test_a_recipe_that_only_the_service_knows_is_listed_and_shown(tmp_path):
     toy = installed_recipes()[0].model_copy(update={"name": "toy", "title": "Count the records"})
     listed = Answer(content=RecipeList(items=[toy]).model_dump_json().encode())
@@ -123,9 +120,6 @@ def test_a_recipe_is_shown_with_all_options_and_presets(shell, name):
     shown = shell("recipes", name, "--json").json
     assert (shown["options"], set(shown["presets"])) == (RECIPES[name].options, set(RECIPES[name].presets))
     assert all(option in shell("recipes", name).out for option in shown["options"]["properties"])
-
-
-# --- limits, freezing and sweeps --------------------------------------------------------------------------------------
 
 
 def test_a_limit_is_raised_by_two_admins_and_an_account_frozen_by_one(shell, client, target, account, tmp_path):

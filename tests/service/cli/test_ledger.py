@@ -19,7 +19,7 @@ from service.settings import Settings
 from tests.conftest import NOW
 from tests.service.audit.book import LedgerBook
 from tests.service.cli.conftest import Ran, Shell, environment
-from tests.service.people import make_key
+from tests.service.steps import make_key
 
 ALTERED = "UPDATE entries SET amount_nano = amount_nano + 1 WHERE sequence = 3"
 RESTORED = "UPDATE entries SET amount_nano = amount_nano - 1 WHERE sequence = 3"

@@ -26,9 +26,8 @@ from service.db.ledger_tables import Hold
 from service.db.session import SessionFactory, transaction
 from service.settings import Settings
 from service.storage.interface import key_of
-from tests.service.holds import charge, hold_at_present_rate
-from tests.service.people import make_key
 from tests.service.reading_routes import TestClient, application
+from tests.service.steps import charge, hold_at_present_rate, make_key
 
 CARD = {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove", "recipe": "datalens"}
 CARD |= {"accountant": "dp-accounting 1", "assumed_public": ["the class names"], "not_covered": ["other publications"]}

@@ -17,12 +17,7 @@ TEMPLATES = sorted((Path(dashboard.__file__).parent / "templates").glob("*.html"
 
 
 def parse(line: str) -> dict[str, Any]:
-    """Parse a command as the terminal does, without running it, and return its parameters.
-
-    Raises:
-        AssertionError, click.UsageError: There is no such command, or it refuses an argument.
-        PackingError: It pushes private images without stating how many there are at most.
-    """
+    """Parse a command as the terminal does, without running it; raises where it refuses, or pushes without a bound."""
     command, words = command_of(shlex.split(line)[1:])
     context = command.make_context(line, words)
     if line.startswith("obscura datasets push"):
@@ -84,9 +79,6 @@ def test_the_first_steps_are_commands_that_run(make_site):
 def test_a_command_that_the_command_line_refuses_is_found(line):
     with pytest.raises(Exception):  # noqa: B017, PT011  of the parser, or of what is stated about private images
         parse(line)
-
-
-# --- colours ----------------------------------------------------------------------------------------------------------
 
 
 STYLE = Path(service.dashboard.__file__).parent / "static" / "dashboard.css"

@@ -22,7 +22,7 @@ from service.db.ledger_tables import Account
 from service.jobs import kinds
 from tests.pictures import archive, picture
 from tests.service.dashboard.conftest import Stock, assert_shown, forms_of, submit, token_of
-from tests.service.holds import hold_at_present_rate
+from tests.service.steps import hold_at_present_rate
 
 pytestmark = pytest.mark.usefixtures("read_here")
 

@@ -16,8 +16,7 @@ from service.ingest.array_files import SEALED_SUFFIX
 from service.sealing import new_key
 from service.settings import Settings
 from service.storage.interface import key_of
-from tests.service.datasets.uploading import known_refused, pictures
-from tests.service.datasets.world import World
+from tests.service.datasets.world import World, known_refused, pictures
 from tests.together import at_once
 
 pytestmark = pytest.mark.usefixtures("read_here")

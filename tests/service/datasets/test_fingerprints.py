@@ -18,8 +18,7 @@ from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.ledger_tables import Account
 from service.db.session import transaction
 from service.errors import Conflict
-from tests.service.datasets.uploading import begun, known_refused, pictures
-from tests.service.datasets.world import World
+from tests.service.datasets.world import World, begun, known_refused, pictures
 from tests.together import at_once
 
 KEY = bytes(range(32))

@@ -22,7 +22,7 @@ from service.db.session import DatabaseBusy, SessionFactory, open_sessions, tran
 from service.errors import AccountClosed, Conflict, InvalidInput, NotFound
 from service.identity.access import find
 from service.settings import Settings
-from tests.service.datasets.uploading import known_refused, npz, pictures
+from tests.service.datasets.world import known_refused, npz, pictures
 from tests.together import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.usefixtures("read_here")

@@ -17,8 +17,7 @@ from service.db.job_tables import Job, Release, Sample, Sweep
 from service.db.ledger_tables import Hold
 from service.db.session import SessionFactory, transaction
 from service.jobs import FailureCode
-from tests.service.holds import charge
-from tests.service.steps import Steps
+from tests.service.steps import Steps, charge
 
 RECIPE = "datalens"
 SHA = "ab" * 32

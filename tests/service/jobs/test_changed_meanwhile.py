@@ -20,7 +20,7 @@ from service.db.dataset_tables import Dataset
 from service.db.session import SessionFactory, transaction
 from service.errors import AccountFrozen, InsufficientBudget
 from tests.service.jobs.shop import UNREADY, Shop
-from tests.service.people import raise_limit
+from tests.service.steps import raise_limit
 from tests.together import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.services

@@ -47,12 +47,7 @@ Row = TypeVar("Row")
 
 
 def install() -> Path:
-    """Install the provider where it is not yet; return the program.
-
-    Raises:
-        FileNotFoundError: node or npm is not installed.
-        CalledProcessError: the package cannot be had.
-    """
+    """Install the provider where it is not yet, and return the program; raises where it cannot be had."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         raise FileNotFoundError("node and npm are not installed")
     INSTALLED.mkdir(parents=True, exist_ok=True)
@@ -136,11 +131,7 @@ class Clock:
 
 @dataclass
 class House:
-    """A service that people sign in to, and its provider.
-
-    Attributes:
-        heart: id of a project besides the first.
-    """
+    """A service that people sign in to, and its provider; `heart` is the id of a second project."""
 
     app: FastAPI
     factory: SessionFactory
@@ -188,11 +179,7 @@ class House:
         raise AssertionError("the provider leads nowhere")
 
     def confirm(self, seconds: float = 0.0, *, ask: Callable[..., Any] | None = None) -> int:
-        """Let some time go by, and let the service ask the provider; return for how many people it answered.
-
-        Args:
-            ask: is called instead of the provider's `confirm`, which is its first argument.
-        """
+        """Let time go by, then let the service ask the provider by `ask`; return how many people it answered for."""
         self.clock.ahead += timedelta(seconds=seconds)
         provider: Any = self.app.state.service.provider
         if ask is not None:

@@ -23,7 +23,7 @@ from service.notices import WAITING_MAX
 from service.webhooks import delivering
 from service.webhooks.sending import Answer, Outgoing, Sender
 from tests.service.jobs.shop import Shop
-from tests.service.people import make_key
+from tests.service.steps import make_key
 from tests.service.webhooks.receiver import receiving
 from tests.together import at_once
 

@@ -60,10 +60,7 @@ def noise_images(n: int, height: int = 8, width: int = 8, channels: int = 1, see
 def change_by_one(
     config: MomentsConfig, facts: PublicFacts, stage: str, images: npt.NDArray[np.uint8]
 ) -> tuple[float, Constant]:
-    """Return by how much the last image changes the integers of a stage, and the noise of that stage.
-
-    All the way from pixels; other releases, made before, stay as they are.
-    """
+    """Return by how much the last image changes a stage's integers, all the way from pixels, and that stage's noise."""
     name, classes, action = stage.partition(" ")[0], len(facts.classes), action_of(config, facts)
     clip = {MEANS: config.mean_clip, POOLED: config.deviation_clip}.get(name, config.component_clip)
     clip *= math.sqrt(facts.pixels / 784)

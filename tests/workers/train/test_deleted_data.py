@@ -31,7 +31,7 @@ from service.sealing import SealBroken, new_key
 from service.storage.files import digest_directory
 from service.storage.folder import FolderStorage
 from service.storage.interface import work_key
-from tests.service.people import raise_limit
+from tests.service.steps import raise_limit
 from tests.workers.conftest import on_either_database
 from tests.workers.small_trainings import digits, published_by, work
 from tests.workers.tiny_runner import TRAINERS as TINY
