@@ -221,10 +221,7 @@ def clear_postgres(url: str) -> None:
 
 
 def emptying_postgres() -> str:
-    """SQL that deletes every row but the first project's, which is as it was made again.
-
-    The triggers that forbid just that stand aside for it.
-    """
+    """SQL that deletes every row but the first project's, which is made as it was again; triggers stand aside."""
     script = [
         *(f"ALTER TABLE {name} DISABLE TRIGGER USER" for name in APPEND_ONLY),
         *(f"DELETE FROM {table.name}" for table in reversed(Base.metadata.sorted_tables) if table.name != "projects"),

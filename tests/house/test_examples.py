@@ -79,11 +79,7 @@ def pictures(folder: Path, count: int) -> Path:
 
 
 class Walk:
-    """Runs blocks in a folder, and keeps the ids that were shown.
-
-    Attributes:
-        seen: The newest id of each kind, by its prefix, and other placeholders with what is put for them.
-    """
+    """Runs blocks in a folder; `seen` has the newest id of each kind, and values for other placeholders."""
 
     def __init__(self, folder: Path, warm: str) -> None:
         self.folder, self.warm, self.variables, self.url, self.python = folder, warm, "", "", ""

@@ -72,13 +72,7 @@ NOBODYS = re.compile(r"/v1/health|/login|/logout|/sign-in|/static|/reference|/v1
 
 @dataclass(frozen=True)
 class Department:
-    """A service in which one project has something of everything, and another one nothing.
-
-    Attributes:
-        clients: by the name of a key and the project that it is of: ours has everything, theirs nothing.
-        ids: of the objects of ours.
-        missing: ids that nothing has.
-    """
+    """`clients` by a key's name and its project: ours has everything, theirs nothing; `missing` ids are of nothing."""
 
     clients: Mapping[tuple[str, str], TestClient]
     ids: Mapping[str, str]

@@ -31,10 +31,7 @@ _ROUTES: list[BaseRoute] = []
 
 
 def application(settings: Settings, **parts: Any) -> FastAPI:
-    """An application that sends no messages, with the routes of the first one: their dependencies are resolved once.
-
-    That takes a tenth of a second, at the first request of each application.
-    """
+    """An application that sends no messages, with the first one's routes: resolving them takes a tenth of a second."""
     app = create_app(settings, send=lambda _name, _args: None, **parts)
     _ROUTES.extend([] if _ROUTES else app.router.routes)
     app.router.routes[:] = _ROUTES
