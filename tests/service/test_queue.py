@@ -135,8 +135,6 @@ def test_a_quota_is_a_whole_number_of_a_project_that_there_is(shop):
 
 
 class Bell:
-    """A broker that remembers what it was sent, and fails when told to."""
-
     def __init__(self, works: int = 1000) -> None:
         self.works = works
         self.heard: list[tuple[str, list[Any]]] = []

@@ -221,8 +221,6 @@ def write_drawing(
 
 
 def stop_at(when: int, at_stage: str) -> Any:
-    """A progress that stops the training when a stage has made so many steps."""
-
     def progress(*, stage: str, step: int, steps: int) -> None:
         if (stage, step) == (at_stage, when):
             raise Cancelled

@@ -113,7 +113,6 @@ some_subject = st.tuples(
 
 
 def of(subjects: list[tuple[int, list[tuple[int, int]]]]) -> TrainingData:
-    """The records of some subjects, each a label and the seed of a picture of noise."""
     flat = [(number, label, seed) for number, own in subjects for label, seed in own]
     images = [np.random.default_rng(seed).integers(0, 256, (8, 8), dtype=np.uint8) for _, _, seed in flat]
     pixels = np.stack(images) if images else np.zeros((0, 8, 8), np.uint8)

@@ -29,8 +29,6 @@ NOTHING = Answer(content=b'{"items": [], "next_cursor": null}')
 
 @dataclass(frozen=True)
 class Canned:
-    """A running server: its address, and the lines, headers and bodies of the requests so far."""
-
     url: str
     requests: list[tuple[str, dict[str, str]]]
     bodies: list[bytes]

@@ -261,7 +261,6 @@ def test_without_the_extra_its_command_is_named(tmp_path, monkeypatch):
 
 
 def table_of(root: Path, *columns: str) -> Choices:
-    """A table of the four files, which names them by their place alone."""
     rows = ["file,label" + "".join(f",{column}" for column in columns)]
     for number, kind in enumerate(["normal", "normal", "sick", "sick"]):
         rows.append(f"IM{number}.dcm,{kind}" + f",Q{number}" * len(columns))

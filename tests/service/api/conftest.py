@@ -163,7 +163,6 @@ class Served:
         return [self.client(name).get("/v1/datasets").status_code != 401 for name in names]
 
     def member(self, project_id: str, role: str) -> "Served":
-        """The same service, asked with a new key of a project."""
         made = self.send("keys", {"name": role, "role": role, "project_id": project_id}, status=201)
         return replace(self, tokens=dict.fromkeys(("admin", "read"), made["token"]), http={})
 
@@ -397,7 +396,6 @@ def released(served: Served) -> Callable[[], tuple[dict[str, Any], str]]:
 
 
 def npz(count: int, *, side: int = 4, classes: int = 2, seed: int = 0) -> bytes:
-    """A small upload: `count` images of noise with labels in turn."""
     rng = np.random.default_rng(seed)
     images = rng.integers(0, 256, (count, side, side), dtype=np.uint8)
     buffer = io.BytesIO()
@@ -413,7 +411,6 @@ def connected(url: str, sent: bytes = b"") -> socket.socket:
 
 
 def received(connection: socket.socket, until: bytes | None = None) -> bytes:
-    """Read until something comes, or the other side closes; returns what came."""
     content = b""
     with suppress(ConnectionResetError):
         while (until is None or until not in content) and (more := connection.recv(65536)):

@@ -36,7 +36,6 @@ LISTS = ("accounts", "datasets", "jobs", "releases", "sweeps", "keys", "decision
 
 @pytest.fixture(scope="module")
 def served(place: Settings) -> Iterator[Served]:
-    """The running service, which keeps what the tests of this module store."""
     with serving(place, *SCOPES) as served:
         yield served
 

@@ -71,7 +71,6 @@ class Watched:
 
 @pytest.fixture
 def served(fresh) -> Served:
-    """The first admin names the second alone."""
     return fresh
 
 

@@ -180,8 +180,6 @@ LEASE_SECONDS = 3
 
 
 class ApiProcess:
-    """One web process, and a client of it once it answers."""
-
     def __init__(self, python: str, data_dir: Path, database_url: str) -> None:
         settings = {"DATA_DIR": str(data_dir), "DATABASE_URL": database_url, "MODE": "celery"}
         settings |= {"LEASE_SECONDS": str(LEASE_SECONDS), "HEARTBEAT_SECONDS": "0.5"}

@@ -122,7 +122,6 @@ class Installed(LedgerBook):
         return accept(self.settings(), self.factory, account_id, token, **facts)
 
     def accept_all(self, token: str, **more: Any) -> list[Outcome]:
-        """Accept what the database lacks, account by account."""
         losses = find_losses(self.settings(), self.factory)
         return [self.accept_loss(account_id, token, **more) for account_id in losses]
 

@@ -78,8 +78,6 @@ class Terminal(io.BytesIO):
 
 @dataclass(frozen=True)
 class Shell:
-    """Runs commands in this process on a data folder."""
-
     data_dir: Path
 
     def __call__(self, *arguments: str, code: int = 0, input: str | Terminal = "", **variables: str) -> Ran:

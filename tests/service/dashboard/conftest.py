@@ -35,8 +35,6 @@ CARD |= {"accountant": "dp-accounting 1", "assumed_public": ["the class names"],
 
 @dataclass
 class Site:
-    """The running dashboard of one test."""
-
     app: FastAPI
     settings: Settings
     factory: SessionFactory
@@ -70,7 +68,6 @@ class Site:
         return Job(**usual | {"created_at": self.now} | facts)
 
     def add_job(self, account_id: str, dataset_id: str, *, epsilon: float, state: str = "queued", **facts) -> str:
-        """Write a training job with its hold, as far as its state says."""
         started, ended = state != "queued", state in ("succeeded", "failed", "cancelled")
         with transaction(self.factory) as session:
             nano = ledger.filter_of(ledger.get_account(session, account_id)).nano_of(epsilon)
@@ -182,7 +179,6 @@ class Stock:
 
     @property
     def pages(self) -> list[str]:
-        """Every page that a reader may open."""
         jobs = [f"/jobs/{job}" for job in (self.running, self.queued, self.done)]
         parts = ["/parts/budgets", "/parts/jobs", "/parts/releases", f"/jobs/{self.running}/part"]
         account = [f"/accounts/{self.account}{part}" for part in ("", "/data", "/jobs", "/ledger", "/controls")]
@@ -211,7 +207,6 @@ def make_site(sqlite_url: str, tmp_path: Path, now: datetime) -> Iterator[Callab
 
 @pytest.fixture
 def site(make_site: Callable[..., Site]) -> Site:
-    """A dashboard that its operator has opened: whoever can connect may read."""
     return make_site(dashboard_public=True)
 
 

@@ -297,7 +297,6 @@ def test_a_plan_is_previewed_and_its_forecast_is_shown(site, stock, trainer):
 
 
 def asked(stock: Stock, *tried: tuple[str, str], **fields: str) -> str:
-    """The query of a search for values of options."""
     usual = [("dataset", stock.dataset), ("recipe", "datalens"), ("epsilon", "0.2"), ("shown", "datalens")]
     pairs = [pair for option, values in tried for pair in (("vary", option), ("values", values))]
     return "?" + urlencode([*{**dict(usual), **fields}.items(), *pairs])

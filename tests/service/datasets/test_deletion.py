@@ -35,7 +35,6 @@ class Desk(World):
     """Where datasets are stored without reading anything."""
 
     def stored(self, **changes: object) -> str:
-        """A private dataset that is ready, with a key and something in its folder."""
         dataset_id = self.write(self.account(f"people {new_key().hex()}"), **changes)
         fill(self.settings, dataset_id)
         return dataset_id

@@ -52,7 +52,6 @@ class Desk(World):
             return {(row.digest, row.account_id) for row in session.execute(query.where(Dataset.ready_at.is_not(None)))}
 
     def destroy(self, dataset_id: str) -> None:
-        """Delete images without erasing their declaration, as after a training."""
         self.do(deletion.begin, dataset_id, cancel_jobs=False, now=self.context.clock())
         assert deletion.complete(self.settings, self.factory, dataset_id).state is DatasetState.DELETED
 

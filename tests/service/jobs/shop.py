@@ -72,7 +72,6 @@ class Shop(Steps):
         return self.ask("train", **order | {"evaluation_dataset_id": None, **changes})
 
     def submit(self) -> str:
-        """A training, a second later than anything before it."""
         self.later(1)
         return self.train()
 

@@ -191,7 +191,6 @@ class House:
             return list(session.scalars(select(table).where(*conditions)))
 
     def caller(self, login: str, name: str = "nightly") -> TestClient:
-        """A program with a key that somebody has signed in to make."""
         return self.program(self.key_of(self.sign_in(login), name=name))
 
     def key_of(self, browser: TestClient, scope: str = "all", name: str = "nightly") -> str:

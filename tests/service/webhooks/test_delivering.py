@@ -32,8 +32,6 @@ MINUTE = timedelta(minutes=1)
 
 @dataclass
 class Line:
-    """Keeps what is sent, and answers with a status."""
-
     status: int | None = 200
     sent: list[Outgoing] = field(default_factory=list)
 
@@ -46,8 +44,6 @@ class Line:
 
 
 class Told(Shop):
-    """A shop of jobs whose webhooks are told over a line, when its clock is turned."""
-
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.line = Line()

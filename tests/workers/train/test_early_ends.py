@@ -79,8 +79,6 @@ def work_until(
 
 
 def die_at(workshop: Any, job: Any, moment: int) -> None:
-    """Run an attempt whose process is gone at a moment, as after kill -9."""
-
     def died() -> None:
         raise SystemExit
 
