@@ -23,8 +23,5 @@ def compile_once() -> None:
 
 
 def _same(one: Dialect, other: object) -> bool:
-    return type(one) is type(other) and _version(one) == _version(other)
-
-
-def _version(dialect: Any) -> Any:
-    return getattr(dialect, "server_version_info", None)  # none before the first connection
+    versions = [getattr(each, "server_version_info", None) for each in (one, other)]  # none before the first connection
+    return type(one) is type(other) and versions[0] == versions[1]

@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, event, text
+from sqlalchemy import Connection, event, select, text
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import EntryKind
@@ -21,11 +21,35 @@ from service.db.session import SessionFactory, transaction
 from service.identity import admins, auth, decisions
 from tests.conftest import APPEND_ONLY
 
+Row = TypeVar("Row")
 
-class Steps:
-    """The base of the ledgers and job shops that tests work with; `now` is the time of the next step."""
+
+class WithDatabase:
+    """The base of what tests work with on a database; each act is a transaction of its own."""
 
     factory: SessionFactory
+
+    def do(self, act: Callable[..., Any], *given: Any, **more: Any) -> Any:
+        with transaction(self.factory) as session:
+            return act(session, *given, **more)
+
+    def read(self, look: Callable[..., Any], *given: Any, **more: Any) -> Any:
+        with transaction(self.factory, read_only=True) as session:
+            return look(session, *given, **more)
+
+    def change(self, table: type[Any], row_id: str, **columns: Any) -> None:
+        with transaction(self.factory) as session:
+            for name, value in columns.items():
+                setattr(session.get_one(table, row_id), name, value)
+
+    def rows(self, table: type[Row], *conditions: Any) -> list[Row]:
+        with transaction(self.factory, read_only=True) as session:
+            return list(session.scalars(select(table).where(*conditions)))
+
+
+class Steps(WithDatabase):
+    """The base of the ledgers and job shops that tests work with; `now` is the time of the next step."""
+
     now: datetime
 
     @property
@@ -33,12 +57,7 @@ class Steps:
         return str(self.factory.kw["bind"].dialect.name) == "sqlite"
 
     def do(self, step: Callable[..., Any], *arguments: Any, **facts: Any) -> Any:
-        with transaction(self.factory) as session:
-            return step(session, *arguments, **{"now": self.now, **facts})
-
-    def read(self, look: Callable[..., Any], *arguments: Any, **facts: Any) -> Any:
-        with transaction(self.factory, read_only=True) as session:
-            return look(session, *arguments, **facts)
+        return super().do(step, *arguments, **{"now": self.now, **facts})
 
     def findings(self) -> tuple[Finding, ...]:
         """Verify the whole ledger, without a key to check signatures."""

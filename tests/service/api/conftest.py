@@ -46,7 +46,7 @@ from service.db.session import SessionFactory, transaction
 from service.jobs import kinds
 from service.main import create_app, utc_now
 from service.settings import Settings
-from tests.service.steps import charge_planned, make_key
+from tests.service.steps import WithDatabase, charge_planned, make_key
 from tests.together import wait_until
 
 PATIENCE_SECONDS = 120  # for an answer, on a machine that does much else
@@ -63,7 +63,7 @@ OwnSettings = Callable[..., Settings]
 
 
 @dataclass
-class Served:
+class Served(WithDatabase):
     """A running service and ways to talk to it and to play its worker."""
 
     app: FastAPI
@@ -77,15 +77,6 @@ class Served:
     def make_keys(self, *scopes: str) -> None:
         for scope in scopes:
             self.named(scope, scope)
-
-    def do(self, act: Callable[..., Any], *given: Any, **more: Any) -> Any:
-        with transaction(self.factory) as session:
-            return act(session, *given, **more)
-
-    def change(self, table: type[Any], row_id: str, **columns: Any) -> None:
-        with transaction(self.factory) as session:
-            for name, value in columns.items():
-                setattr(session.get_one(table, row_id), name, value)
 
     def close(self) -> None:
         while self.opened:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from PIL import Image
-from sqlalchemy import select, text
+from sqlalchemy import text
 
 from obscura.wire.schemas import BalanceFacts
 from privacy.accounting.events import GaussianEvent
@@ -27,14 +27,14 @@ from service.db.session import SessionFactory, transaction
 from service.settings import Settings
 from service.storage.interface import key_of
 from tests.service.reading_routes import TestClient, application
-from tests.service.steps import charge, hold_at_present_rate, make_key
+from tests.service.steps import WithDatabase, charge, hold_at_present_rate, make_key
 
 CARD = {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove", "recipe": "datalens"}
 CARD |= {"accountant": "dp-accounting 1", "assumed_public": ["the class names"], "not_covered": ["other publications"]}
 
 
 @dataclass
-class Site:
+class Site(WithDatabase):
     app: FastAPI
     settings: Settings
     factory: SessionFactory
@@ -135,15 +135,6 @@ class Site:
         (folder / "images.zip").write_bytes(b"synthetic")
         return sample_id
 
-    def do(self, act: Callable[..., Any], *given: Any, **more: Any) -> Any:
-        with transaction(self.factory) as session:
-            return act(session, *given, **more)
-
-    def change(self, table: type[Any], row_id: str, **columns: Any) -> None:
-        with transaction(self.factory) as session:
-            for name, value in columns.items():
-                setattr(session.get_one(table, row_id), name, value)
-
     def row(self, table: type[Any], row_id: str) -> Any:
         with transaction(self.factory, read_only=True) as session:
             return session.get_one(table, row_id)
@@ -151,10 +142,6 @@ class Site:
     def balance(self, account_id: str) -> BalanceFacts:
         with transaction(self.factory, read_only=True) as session:
             return ledger.balance_of(ledger.get_account(session, account_id))
-
-    def rows(self, table: type[Any], *conditions: Any) -> list[Any]:
-        with transaction(self.factory, read_only=True) as session:
-            return list(session.scalars(select(table).where(*conditions)))
 
     def job(self, job_id: str) -> Job:
         return self.row(Job, job_id)

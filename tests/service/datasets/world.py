@@ -27,7 +27,7 @@ from service.ingest.array_files import IMAGES_NAME, SUBJECTS_NAME
 from service.sealing import SealBroken
 from service.settings import Settings
 from tests.service.orders import submit_training
-from tests.service.steps import Steps, charge
+from tests.service.steps import Steps, WithDatabase, charge
 
 OPTIONS = {"teachers": 5, "top_k": 4, "images": 50}
 
@@ -52,9 +52,7 @@ class World(Steps):
         self.settings, self.factory, self.declare, self._open = settings, factory, declare, open_account
         self._write = declare_dataset
 
-    def do(self, act: Callable[..., Any], *given: Any, **more: Any) -> Any:
-        with transaction(self.factory) as session:
-            return act(session, *given, **more)
+    do = WithDatabase.do  # each act states its own time
 
     def write(self, account_id: str | None, **changes: Any) -> str:
         """Write the row of a dataset, ready without any content; without an account it is public."""

@@ -17,13 +17,12 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 from urllib.parse import urljoin
 
 import httpx
 import pytest
 from fastapi import FastAPI
-from sqlalchemy import select
 
 from scripts.with_services import free_port
 from service.api.events import StreamLimits
@@ -33,6 +32,7 @@ from service.identity.people import Confirming
 from service.identity.projects import create
 from service.settings import Settings
 from tests.service.reading_routes import TestClient, application
+from tests.service.steps import WithDatabase
 
 HERE = Path(__file__).parent / "provider"
 ROOT = Path(__file__).resolve().parents[3]
@@ -43,7 +43,6 @@ CLIENT = {"client_id": "obscura", "client_secret": "a secret of the test, and no
 ANA = {"name": "Ana Silva", "email": "ana@example.org", "groups": ["heart-owners"]}
 BEN = {"name": "Ben Okafor", "email": "ben@example.org", "groups": ["heart-owners"]}
 EVE = {"name": "Eve Lang", "groups": ["heart-lab"]}
-Row = TypeVar("Row")
 
 
 def install() -> Path:
@@ -130,7 +129,7 @@ class Clock:
 
 
 @dataclass
-class House:
+class House(WithDatabase):
     """A service that people sign in to, and its provider; `heart` is the id of a second project."""
 
     app: FastAPI
@@ -185,10 +184,6 @@ class House:
         if ask is not None:
             provider = SimpleNamespace(confirm=partial(ask, provider.confirm))
         return Confirming(self.settings, self.factory, provider, self.clock).round()
-
-    def rows(self, table: type[Row], *conditions: Any) -> list[Row]:
-        with transaction(self.factory, read_only=True) as session:
-            return list(session.scalars(select(table).where(*conditions)))
 
     def caller(self, login: str, name: str = "nightly") -> TestClient:
         return self.program(self.key_of(self.sign_in(login), name=name))
