@@ -18,8 +18,9 @@ from types import ModuleType
 from benchmarks import broken_gradients, broken_mechanisms
 from service.audit.findings import FindingCode
 from service.failpoints import NAMES
+from tests.service.departments import routes
 from tests.service.ledger.machine_broken import BROKEN
-from tests.service.test_matrix import cells, routes
+from tests.service.test_matrix import cells
 
 ROOT = Path(__file__).resolve().parents[1]
 INVARIANTS = "docs/contribute/architecture.md"
