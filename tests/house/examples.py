@@ -44,7 +44,7 @@ NOT_RUN = {
     "python -c '": "opens files with readers of others; tests/workers/train/test_formats.py does that",
     "obscura quickstart": "tests/service/cli/test_quickstart.py runs it on digits and scans, and compares what it says",
     "obscura datasets push scans/ --account patients --at-most 2000 --subjects-at-most 700": "needs DICOM files; "
-    "tests/obscura/preparing/layouts/test_dicom.py makes such folders",
+    "tests/obscura/preparing/test_dicom.py makes such folders",
     "openssl rand": "needs another program",
     "obscura datasets push people-2026/": "needs pictures of people; tests/service/cli/test_datasets.py pushes some",
     "obscura subjects withdraw": "needs people; tests/service/cli/test_datasets.py lets some withdraw",
