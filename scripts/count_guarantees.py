@@ -18,14 +18,14 @@ from types import ModuleType
 from benchmarks import broken_gradients, broken_mechanisms
 from service.audit.findings import FindingCode
 from service.failpoints import NAMES
+from tests.service.departments import routes
 from tests.service.ledger.machine_broken import BROKEN
-from tests.service.test_matrix import cells, routes
+from tests.service.test_matrix import cells
 
 ROOT = Path(__file__).resolve().parents[1]
 INVARIANTS = "docs/contribute/architecture.md"
 HOSTILE = (
     "tests/service/ingest", "tests/service/datasets/test_reading.py",
-    "tests/service/datasets/test_taken_over_reader.py",
     "tests/service/api/test_problems.py", "tests/service/webhooks", "tests/service/test_query_parameters.py",
 )  # fmt: skip
 

@@ -22,7 +22,6 @@ in_chromium = [
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """Start a browser."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -45,10 +44,7 @@ def served(app: Any, port: int = 0) -> Iterator[str]:
 
 @contextmanager
 def a_page(browser: Any = None, **context: Any) -> Iterator[tuple[Any, list[str]]]:
-    """Open an empty page without cookies, of a new browser unless one is given.
-
-    Yields it, and the errors that its console will have said by then.
-    """
+    """Open an empty page without cookies, of a new browser unless one is given; yields it and its console's errors."""
     said: list[str] = []
     with chromium() if browser is None else nullcontext(browser) as running:
         page = running.new_page(**context)
@@ -60,7 +56,6 @@ def a_page(browser: Any = None, **context: Any) -> Iterator[tuple[Any, list[str]
 
 
 def sign_in(page: Any, key: str) -> None:
-    """Open a session with a key, as a person does."""
     page.goto("/login")
     page.fill("#key", key)
     page.click("main button[type=submit]")

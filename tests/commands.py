@@ -7,7 +7,6 @@ from typer.core import TyperCommand, TyperGroup
 
 
 def command_of(words: list[str]) -> tuple[TyperCommand | TyperGroup, list[str]]:
-    """Return the command that a line names, and the rest of the line."""
     from obscura.cli.app import app
 
     command: Any = typer.main.get_command(app)

@@ -15,7 +15,6 @@ _STATEMENTS_MAX = 5000  # of both kinds of databases
 
 
 def compile_once() -> None:
-    """Let engines share what they compile with all engines of the same kind, driver and server."""
     compiled: LRUCache[Any, Any] = LRUCache(_STATEMENTS_MAX)
     Engine._compiled_cache = property(lambda _: compiled, lambda _engine, _own: None)  # type: ignore[assignment]
     for kind in (SQLiteDialect_pysqlite, PGDialect_psycopg):  # by which SQLAlchemy looks up what is compiled
@@ -24,8 +23,5 @@ def compile_once() -> None:
 
 
 def _same(one: Dialect, other: object) -> bool:
-    return type(one) is type(other) and _version(one) == _version(other)
-
-
-def _version(dialect: Any) -> Any:
-    return getattr(dialect, "server_version_info", None)  # none before the first connection
+    versions = [getattr(each, "server_version_info", None) for each in (one, other)]  # none before the first connection
+    return type(one) is type(other) and versions[0] == versions[1]

@@ -135,13 +135,11 @@ def warm_starts(warm: str) -> Iterator[None]:
 
 @pytest.fixture
 def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let clients retry at once."""
     monkeypatch.setattr("obscura.client.transport.BACKOFF_SECONDS_MAX", 0.0)
 
 
 @pytest.fixture
 def now() -> datetime:
-    """The time at which a test begins."""
     return NOW
 
 
@@ -214,7 +212,6 @@ OF_A_PROJECT = [column.name for column in Project.__table__.columns if column.nu
 
 
 def clear_postgres(url: str) -> None:
-    """Delete every row of a PostgreSQL database of the tests, in one round trip."""
     # Whatever a test left behind must not keep the next one waiting.
     others = "datname = current_database() AND pid <> pg_backend_pid()"
     ended = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}"
@@ -224,10 +221,7 @@ def clear_postgres(url: str) -> None:
 
 
 def emptying_postgres() -> str:
-    """SQL that deletes every row but the first project's, which is as it was made again.
-
-    The triggers that forbid just that stand aside for it.
-    """
+    """SQL that deletes every row but the first project's, which is made as it was again; triggers stand aside."""
     script = [
         *(f"ALTER TABLE {name} DISABLE TRIGGER USER" for name in APPEND_ONLY),
         *(f"DELETE FROM {table.name}" for table in reversed(Base.metadata.sorted_tables) if table.name != "projects"),
@@ -263,7 +257,6 @@ def database_url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def engine(database_url: str) -> Iterator[Engine]:
-    """The engine of a migrated database, as the service opens it."""
     engine = make_engine(database_url)
     yield engine
     engine.dispose()
@@ -277,14 +270,12 @@ def factory(engine: Engine) -> SessionFactory:
 
 @pytest.fixture
 def sqlite_factory(sqlite_url: str) -> Iterator[SessionFactory]:
-    """Sessions on a migrated SQLite database."""
     with open_sessions(sqlite_url) as factory:
         yield factory
 
 
 @pytest.fixture
 def postgres_factory(postgres_url: str) -> Iterator[SessionFactory]:
-    """Sessions on a migrated PostgreSQL database."""
     with open_sessions(postgres_url) as factory:
         yield factory
 
@@ -311,7 +302,6 @@ def dataset_row(account_id: str | None, now: datetime, **changes: object) -> Dat
 
 
 def declared_row(account_id: str | None, now: datetime, **changes: object) -> Dataset:
-    """Return the row of a dataset without content."""
     without = {"state": DatasetState.DECLARED, "content_sha256": None, "content_bytes": None, "ready_at": None}
     return dataset_row(account_id, now, **{**without, **changes})
 

@@ -14,7 +14,6 @@ from PIL import Image
 
 
 def saved(image: Image.Image | npt.NDArray[Any], kind: str = "PNG", **options: Any) -> bytes:
-    """Encode an image, or its pixels."""
     file = io.BytesIO()
     (Image.fromarray(image) if isinstance(image, np.ndarray) else image).save(file, kind, **options)
     return file.getvalue()
@@ -38,7 +37,6 @@ def png(size: tuple[int, int], *chunks: bytes, bits: int = 8, colour_type: int =
 
 
 def archive(*members: tuple[str | zipfile.ZipInfo, str | bytes], method: int = zipfile.ZIP_STORED) -> bytes:
-    """Pack (name or ZipInfo, content) pairs into a zip file."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", method) as file:
         for name, data in members:

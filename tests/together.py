@@ -27,11 +27,7 @@ def at_once(*acts: Callable[[], Any]) -> list[Any]:
 
 
 def ready(client: Any) -> dict[str, Any]:
-    """Wait until a service can serve, and return what its readiness says; a busy machine makes it say 503 first.
-
-    Args:
-        client: Of httpx, or FastAPI's.
-    """
+    """Wait until a service can serve, and return what its readiness says; a busy machine makes it say 503 first."""
     answers: list[Any] = []
 
     def is_ready() -> bool:
@@ -53,10 +49,6 @@ def wait_until(
 
 
 def status_of(warm: str, act: Callable[..., None], *given: Any) -> int:
-    """Call a function of a module in a process of its own, and return the exit status.
-
-    Args:
-        warm: the program of the fixture `warm`.
-    """
+    """Call a function of a module in a process of its own, by the fixture `warm`, and return the exit status."""
     code = "import pickle, sys; act, given = pickle.loads(bytes.fromhex(sys.argv[1])); act(*given)"
     return subprocess.run([warm, "-c", code, pickle.dumps((act, given)).hex()], check=False).returncode

@@ -9,19 +9,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import chaos_clients
+from benchmarks import chaos_clients, chaos_restores
 from benchmarks.chaos import SUMMED, together
 from benchmarks.chaos_audit import audit
-from benchmarks.chaos_restores import (
-    OLDER_WITH_RECEIPTS,
-    Outcome,
-    World,
-    holdings,
-    prepare,
-    proved_spending,
-    refunds,
-    run_scenario,
-)
 from privacy.accounting.filter import open_filter
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
@@ -89,28 +79,32 @@ def test_totals_are_as_bad_as_the_worst_mode():
 @pytest.mark.slow
 def test_nothing_is_lost_or_refunded_by_an_older_database(tmp_path, warm, monkeypatch):
     monkeypatch.setattr(sys, "executable", warm)  # of services and commands
-    template = World(tmp_path / "prepared")
-    busy_seconds = prepare(template, releases=1)
+    template = chaos_restores.World(tmp_path / "prepared")
+    busy_seconds = chaos_restores.prepare(template, releases=1)
     place, dice = tmp_path / "scenario", random.Random(1)
-    outcome = run_scenario(0, OLDER_WITH_RECEIPTS, template, template, place, dice, busy_seconds=busy_seconds)
+    outcome = chaos_restores.run_scenario(
+        0, chaos_restores.OLDER_WITH_RECEIPTS, template, template, place, dice, busy_seconds=busy_seconds
+    )
     assert outcome.sound, outcome
     assert outcome.locked
     assert outcome.releases_before >= 2
 
     # The control: missing folders and spending that nothing proves are found.
-    world = World(tmp_path / "control")
+    world = chaos_restores.World(tmp_path / "control")
     shutil.copytree(template.folder, world.folder)
-    assert refunds(world, proved_spending(world.data_dir)) == 0
-    before = holdings(world.data_dir)
+    assert chaos_restores.refunds(world, chaos_restores.proved_spending(world.data_dir)) == 0
+    before = chaos_restores.holdings(world.data_dir)
     shutil.rmtree(next((world.data_dir / "releases").glob("rel_*")))
-    assert (before - holdings(world.data_dir)).total() == 1
+    assert (before - chaos_restores.holdings(world.data_dir)).total() == 1
     journal = Journal(FolderStorage(world.data_dir), "job_" + "a" * 20, 1, "acc_" + "a" * 20)
     journal.write(stage="votes", count=1, cost_nano=1)
-    assert refunds(world, proved_spending(world.data_dir) | {"acc_" + "a" * 20: 1}) == 2
+    assert chaos_restores.refunds(world, chaos_restores.proved_spending(world.data_dir) | {"acc_" + "a" * 20: 1}) == 2
 
 
 def test_a_scenario_is_sound_only_if_nothing_is_lost_and_the_lock_is_explained():
-    sound = Outcome(0, OLDER_WITH_RECEIPTS, 4, 4, True, True, 0, 0, 0, 0, True, ["journal_ahead"], 1.0)
+    sound = chaos_restores.Outcome(
+        0, chaos_restores.OLDER_WITH_RECEIPTS, 4, 4, True, True, 0, 0, 0, 0, True, ["journal_ahead"], 1.0
+    )
     assert sound.sound
     wrong: dict[str, Any] = {"releases_after": 3, "works": False, "locked": False, "codes": [], "images_elsewhere": 1}
     wrong |= {"refunds_unseen": 1, "refunds_accepted": 1, "refunds_raised": 1}

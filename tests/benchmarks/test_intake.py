@@ -18,7 +18,6 @@ UNITS = {"record": False, "subject": True, "public": None}
 
 
 def prepared(given: Input, folder: Path) -> Got:
-    """What becomes of an input where nothing is sent."""
     place = given.write(folder)
     push_options = {name: value for name, value in given.arguments(folder).items() if not name.endswith("at_most")}
     try:

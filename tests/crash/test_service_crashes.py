@@ -16,7 +16,7 @@ from service.db.session import transaction
 from service.storage.interface import key_of
 from tests.conftest import declared_row
 from tests.crash.conftest import on_both_databases
-from tests.service.datasets.uploading import npz
+from tests.service.datasets.world import npz
 from tests.workers.conftest import OPTIONS
 from workers.supervise.reconcile import reconcile
 

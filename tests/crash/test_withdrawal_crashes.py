@@ -12,7 +12,7 @@ from service.db.dataset_tables import Dataset
 from service.ingest.array_files import IMAGES_NAME
 from service.sealing import SealBroken
 from service.storage.interface import key_of
-from tests.service.datasets.uploading import npz
+from tests.service.datasets.world import npz
 
 IDS = ["anna", "bert", "anna", "carl"]
 TERMS = {"owner": "clinic", "epsilon": 2.0, "delta": 1e-5, "unit": "subject", "adjacency": "add_remove"}

@@ -23,7 +23,7 @@ TOGETHER = tuple(
 
 # What a command begins with, and why it is not run.
 NOT_RUN = {
-    "make demo": "takes minutes and the real Fashion-MNIST; tests/service/cli/test_demo.py runs it small",
+    "make demo": "takes minutes and the real Fashion-MNIST; tests/service/cli/test_quickstart.py runs it small",
     "make test": "is what runs this",
     "pip install ./obscura '.[worker]'": "installs gigabytes; make setup has done it, in CI in a fresh environment",
     "pip install --constraint constraints.txt 'obscura-images-server[": "make setup has installed it, from a checkout",
@@ -36,7 +36,7 @@ NOT_RUN = {
     "obscura evaluate": "trains classifiers, which takes minutes; tests/service/cli/test_commands.py runs it small",
     "obscura plan images --recipe moments --epsilon 1 --preview": "trains classifiers for minutes; "
     "tests/workers/train/test_previewing.py runs it",
-    "obscura sweep": "trains and measures six times; tests/service/cli/test_policy.py runs it small",
+    "obscura sweep": "trains and measures six times; tests/service/cli/test_jobs.py runs it small",
     **dict.fromkeys(
         [f"obscura releases {verb}" for verb in ("share", "unshare", "publish")],
         "needs two departments and a release; tests/service/api/routes/test_shares.py runs it",
@@ -44,17 +44,17 @@ NOT_RUN = {
     "python -c '": "opens files with readers of others; tests/workers/train/test_formats.py does that",
     "obscura quickstart": "tests/service/cli/test_quickstart.py runs it on digits and scans, and compares what it says",
     "obscura datasets push scans/ --account patients --at-most 2000 --subjects-at-most 700": "needs DICOM files; "
-    "tests/obscura/preparing/layouts/test_dicom.py makes such folders",
+    "tests/obscura/preparing/test_dicom.py makes such folders",
     "openssl rand": "needs another program",
     "obscura datasets push people-2026/": "needs pictures of people; tests/service/cli/test_datasets.py pushes some",
     "obscura subjects withdraw": "needs people; tests/service/cli/test_datasets.py lets some withdraw",
     "obscura datasets push volumes/ --account patients --slices axial": "needs NIfTI files; "
-    "tests/obscura/preparing/layouts/test_nifti.py makes such folders",
+    "tests/obscura/preparing/layouts/test_idx_and_nifti.py makes such folders",
     "cp .env.example .env": "for the next one",
     "docker compose": "needs Docker; tests/house/test_deployment.py checks the file",
     "docker build": "needs Docker",
     "docker push": "needs Docker and a registry",
-    "kubectl": "needs a cluster; tests/house/test_kubernetes.py checks the manifests",
+    "kubectl": "needs a cluster; tests/house/test_deployment.py checks the manifests",
     "python -m benchmarks.in_pieces": "takes hours of a GPU; tests/benchmarks run it small",
     "python -m benchmarks.utility": "takes a quarter of an hour a secret; tests/benchmarks run its training small",
 }
@@ -65,11 +65,11 @@ PYTHON_NOT_RUN = {
 }
 # Blocks that hold no commands: document, language and beginning, and what holds them to the truth.
 SHOWN = {
-    ("docs/operate/deploy-kubernetes.md", "yaml", "namespace: obscura"): "tests/house/test_kubernetes.py builds it",
+    ("docs/operate/deploy-kubernetes.md", "yaml", "namespace: obscura"): "tests/house/test_deployment.py builds it",
     ("docs/operate/monitor.md", "yaml", "scrape_configs"): "tests/service/test_metrics.py compares it with the alerts",
     ("docs/reference/api-conventions.md", "text", "HTTP/1.1 409"): "an answer, shortened; test_examples.py asks for it",
-    ("docs/contribute/architecture.md", "mermaid", "flowchart"): "test_architecture.py compares it with the imports",
-    ("docs/contribute/architecture.md", "text", "service.cli"): "test_architecture.py compares it with the contracts",
+    ("docs/contribute/architecture.md", "mermaid", "flowchart"): "test_imports.py compares it with the imports",
+    ("docs/contribute/architecture.md", "text", "service.cli"): "test_imports.py compares it with the contracts",
     ("docs/explanation/how-it-works.md", "text", " your machine"): "a drawing",
     ("docs/how-to/medical-images.md", "text", "$ obscura quickstart scans"): "test_quickstart.py makes and compares it",
     ("docs/tutorials/command-line.md", "text", "$ obscura quickstart"): "test_quickstart.py compares it with a run",
@@ -126,7 +126,6 @@ class Block:
 
 
 def blocks() -> list[Block]:
-    """Return every fenced block of README.md and of the pages in docs."""
     found = []
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         text, name = path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))
@@ -141,7 +140,6 @@ def reason_against(command: str) -> str | None:
 
 
 def smaller(text: str) -> str:
-    """Replace trainings by tiny ones."""
     for pattern, replacement in SMALLER:
         text = re.sub(pattern, replacement, text)
     return text

@@ -47,11 +47,7 @@ WHOLE = {
 
 
 def readings(tree: ast.AST, stored: set[str]) -> Iterator[int]:
-    """Yield lines below a node that read an owned table, by a query or an id, without a filter.
-
-    Args:
-        stored: names of module-level queries of owned tables.
-    """
+    """Yield lines that read an owned table without a filter; `stored` names module-level queries of such tables."""
     for node in ast.iter_child_nodes(tree):
         name = getattr(node, "id", getattr(node, "attr", ""))
         if name in stored:

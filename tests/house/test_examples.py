@@ -19,18 +19,7 @@ from models.extractor import ExtractorConfig
 from obscura.client import BudgetError
 from obscura.client.local_service import LocalClient, local
 from tests.conftest import starting_by
-from tests.house.examples import (
-    NOT_RUN,
-    PYTHON_NOT_RUN,
-    ROOT,
-    SHOWN,
-    TINY,
-    TOGETHER,
-    Block,
-    blocks,
-    reason_against,
-    smaller,
-)
+from tests.house import examples
 from tests.obscura.small import LONG
 
 CLASSES = ("benign", "malignant")
@@ -38,42 +27,47 @@ IDS = re.compile(r"\b(acc|ds|job|rel|smp|prv|swp|dec|adm|whk|key)_[a-z2-7]{20}\b
 INTRODUCTION = re.compile(r"\bkey_\w+:[0-9a-f]{64}\b")
 
 
-def run(block: Block) -> bool:
+def run(block: examples.Block) -> bool:
     if block.is_shell:
         return bool(block.commands())
-    return block.language == "python" and block.document not in PYTHON_NOT_RUN
+    return block.language == "python" and block.document not in examples.PYTHON_NOT_RUN
 
 
-APART = [block for block in blocks() if run(block) and block.document not in TOGETHER]
+APART = [block for block in examples.blocks() if run(block) and block.document not in examples.TOGETHER]
 ALONE = [block for block in APART if "obscura.local(" in block.text]  # each has a service of its own
 
 
 def test_every_block_is_run_or_named():
-    for block in blocks():
+    for block in examples.blocks():
         if block.is_shell or block.language == "python":
             continue
-        named = [key for key in SHOWN if key[:2] == (block.document, block.language) and block.text.startswith(key[2])]
+        named = [
+            key
+            for key in examples.SHOWN
+            if key[:2] == (block.document, block.language) and block.text.startswith(key[2])
+        ]
         assert len(named) == 1, f"{block} is neither run nor named in SHOWN"
 
 
 def test_nothing_is_named_that_is_not_there():
-    found = blocks()
+    found = examples.blocks()
     lines = [line for block in found if block.is_shell for line in block.text.splitlines()]
-    assert [start for start in NOT_RUN if not any(line.startswith(start) for line in lines)] == []
-    assert PYTHON_NOT_RUN.keys() <= {block.document for block in found if block.language == "python"}
+    assert [start for start in examples.NOT_RUN if not any(line.startswith(start) for line in lines)] == []
+    assert examples.PYTHON_NOT_RUN.keys() <= {block.document for block in found if block.language == "python"}
     shown = [(block.document, block.language, block.text) for block in found]
-    stale = [key for key in SHOWN if not any(key[:2] == one[:2] and one[2].startswith(key[2]) for one in shown)]
+    stale = [
+        key for key in examples.SHOWN if not any(key[:2] == one[:2] and one[2].startswith(key[2]) for one in shown)
+    ]
     assert stale == []
-    assert reason_against("obscura train images") is None
+    assert examples.reason_against("obscura train images") is None
 
 
 def test_the_description_of_a_network_is_one_that_is_read():
-    (shown,) = [block.text for block in blocks() if block.language == "json"]
+    (shown,) = [block.text for block in examples.blocks() if block.language == "json"]
     assert {"name", *json.loads(shown)} == {field.name for field in dataclasses.fields(ExtractorConfig)}
 
 
 def pictures(folder: Path, count: int) -> Path:
-    """Write random grey images of 28 x 28, one folder for each class."""
     rng = np.random.default_rng()
     for number in range(count):
         pixels = rng.integers(0, 60, (28, 28))
@@ -85,11 +79,7 @@ def pictures(folder: Path, count: int) -> Path:
 
 
 class Walk:
-    """Runs blocks in a folder, and keeps the ids that were shown.
-
-    Attributes:
-        seen: The newest id of each kind, by its prefix, and other placeholders with what is put for them.
-    """
+    """Runs blocks in a folder; `seen` has the newest id of each kind, and values for other placeholders."""
 
     def __init__(self, folder: Path, warm: str) -> None:
         self.folder, self.warm, self.variables, self.url, self.python = folder, warm, "", "", ""
@@ -104,20 +94,15 @@ class Walk:
         kept["PATH"] = f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         self.environment = kept | {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
 
-    def run(self, block: Block, before: Callable[[str], dict[str, str]] = lambda _command: {}) -> None:
-        """Run a block.
-
-        Args:
-            block: What to run.
-            before: Called with each command; does what must be done before it, and returns variables for it.
-        """
+    def run(self, block: examples.Block, before: Callable[[str], dict[str, str]] = lambda _command: {}) -> None:
+        """Run a block; `before` prepares each command, and returns variables for it."""
         if block.language == "python":
             program = self.python + block.text.replace("http://127.0.0.1:8420", self.url)
             self.check(f"{block}", [self.warm, "-c", program], {})
             return
         for command in block.commands():
             changes = before(command)
-            filled = self.fill(smaller(command))
+            filled = self.fill(examples.smaller(command))
             if re.match(r"[A-Z]+=", filled):
                 self.variables += filled
                 continue
@@ -127,7 +112,6 @@ class Walk:
             assert "/docs/reference/errors/#" not in out, f"{block}\n{filled}\n{out}"
 
     def check(self, what: str, command: list[str], changes: dict[str, str]) -> str:
-        """Run a command; return its output."""
         ran = subprocess.run(
             command,
             cwd=self.folder,
@@ -199,7 +183,7 @@ def test_the_guides_run_from_the_first_account_to_the_last_deletion(client, tmp_
     for name in ("scans-2026", "scans-grown"):
         pictures(tmp_path / name, 60)
     walk.seen["test"] = client.datasets.push(pictures(tmp_path / "test", 40), public=True, name="test", **like).id
-    shutil.copy(ROOT / "scripts" / "verify_receipt.py", tmp_path)
+    shutil.copy(examples.ROOT / "scripts" / "verify_receipt.py", tmp_path)
 
     def obscura(*words: str) -> str:
         return walk.check(" ".join(words), [warm, "-m", "obscura.cli", *words], {})
@@ -250,9 +234,9 @@ def test_the_guides_run_from_the_first_account_to_the_last_deletion(client, tmp_
         approves = command.startswith("obscura decisions approve")
         return {"OBSCURA_TOKEN": bob} if approves else {}
 
-    for document in TOGETHER:
+    for document in examples.TOGETHER:
         walk.python = f"token = {client.service.token!r}\naccount_id = {walk.seen.get('acc_...')!r}\n"
-        for block in blocks():
+        for block in examples.blocks():
             if block.document == document and run(block):
                 walk.run(block, before)
     assert zipfile.is_zipfile(tmp_path / "images.zip")
@@ -260,5 +244,5 @@ def test_the_guides_run_from_the_first_account_to_the_last_deletion(client, tmp_
     patients = client.find_account("patients")
     dataset = client.datasets.find("images")
     with pytest.raises(BudgetError) as refused:
-        client.start_training(dataset.id, recipe="datalens", epsilon=patients.epsilon + 1, options=dict(TINY))
+        client.start_training(dataset.id, recipe="datalens", epsilon=patients.epsilon + 1, options=dict(examples.TINY))
     assert (refused.value.status, refused.value.code) == (409, "insufficient_budget")

@@ -49,7 +49,6 @@ def extractor(seed: int = 0, **changes: Any) -> Extractor:
 
 
 def write_extractor(folder: Path, name: str = "tiny", /, *, seed: int = 0, **changes: Any) -> None:
-    """Put both files of an extractor into a folder, as an operator does."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.safetensors").write_bytes(weights(seed))
     (folder / f"{name}.json").write_text(json.dumps({**SPEC, **changes}))

@@ -1,14 +1,18 @@
-"""Networks of the DP-SGD family, scattering coefficients, public patterns, and the released classifier."""
+"""Networks that learn or judge: the DP-SGD family, scattering, public patterns, classifiers; looking between layers."""
 
 import json
 
 import pytest
 import torch
+from torch import nn
 
+from models.classifiers import CLASSIFIER_KINDS, build_classifier, logits_in_batches, mixed_precision
 from models.portable.layers import groups_of
+from models.portable.unet import UNet
 from models.private_classifier import ClassifierConfig, PrivateClassifier, load_classifier
 from models.public_patterns import public_patterns
 from models.scattering import MAPS, Scattering
+from models.watching import between_layers
 from privacy.gradients.per_sample import check_model
 from privacy.plans.dp_classifier import ARCHITECTURES
 from tests.models.small_extractors import extractor
@@ -128,3 +132,87 @@ def test_damaged_files_are_refused(tmp_path):
     (tmp_path / "classifier.json").write_text(json.dumps(described))
     with pytest.raises(ValueError, match="do not fit"):
         load_classifier(tmp_path)
+
+
+# --- the classifiers that judge images --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", CLASSIFIER_KINDS)
+@pytest.mark.parametrize(("channels", "height", "width"), [(1, 28, 28), (3, 8, 8), (1, 9, 5), (3, 32, 30), (1, 4, 4)])
+def test_images_become_logits(kind, channels, height, width):
+    model = build_classifier(kind, channels=channels, height=height, width=width, classes=7)
+    assert model(torch.rand(2, channels, height, width)).shape == (2, 7)
+
+
+@pytest.mark.parametrize("kind", CLASSIFIER_KINDS)
+def test_every_parameter_learns(kind):
+    model = build_classifier(kind, channels=1, height=8, width=8, classes=3)
+    loss = torch.nn.functional.cross_entropy(model(torch.rand(30, 1, 8, 8)), torch.arange(30) % 3)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert all(parameter.grad is not None and parameter.grad.any() for parameter in model.parameters())
+
+
+def test_an_unknown_kind_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match="logistic_regression, mlp, cnn"):
+        build_classifier("forest", channels=1, height=8, width=8, classes=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", CLASSIFIER_KINDS)
+def test_batches_do_not_change_logits(kind):
+    model = build_classifier(kind, channels=1, height=8, width=8, classes=3)
+    images = torch.rand(23, 1, 8, 8)
+    whole = logits_in_batches(model, images)
+    assert whole.shape == (23, 3)
+    assert not whole.requires_grad
+    assert not model.training  # dropout is off
+    torch.testing.assert_close(logits_in_batches(model, images, batch=5), whole)
+
+
+NEEDS_CUDA = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_CUDA)])
+def test_precision_is_lower_within_the_block_alone(device):
+    ones = torch.ones(4, 4, device=device)
+    with mixed_precision(device):
+        product, lower = ones @ ones, torch.is_autocast_enabled(device)
+    assert product.dtype == (torch.bfloat16 if lower else torch.float32)
+    assert (ones @ ones).dtype == torch.float32
+    assert torch.equal(product.float(), torch.full_like(ones, 4.0))
+
+
+# --- looking up between layers ----------------------------------------------------------------------------------------
+
+
+class Enough(Exception):
+    pass
+
+
+def test_every_layer_is_looked_at_once_in_a_pass_and_none_afterwards():
+    network = nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.Tanh(), nn.Linear(4, 2)))
+    looks: list[int] = []
+    with between_layers(network.modules(), lambda: looks.append(1)):
+        network(torch.zeros(5, 3))
+        assert len(looks) == 3, "containers compute nothing themselves"
+    network(torch.zeros(5, 3))
+    assert len(looks) == 3
+
+
+def test_a_computation_ends_where_it_was_looked_up_from_and_the_network_is_as_before():
+    unet = UNet(1, 8, 8, 2, features=4, blocks=1)
+    given = torch.rand(2, 1, 8, 8), torch.rand(2), torch.tensor([0, 1])
+    whole, computed = unet(*given), list[nn.Module]()
+    for module in (unet.stem, unet.out):
+        module.register_forward_hook(lambda layer, *_: computed.append(layer))
+    looks = 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 10:
+            raise Enough
+
+    with pytest.raises(Enough), between_layers(unet.modules(), look):
+        unet(*given)
+    assert computed == [unet.stem]
+    assert torch.equal(unet(*given), whole)

@@ -16,7 +16,6 @@ def public(count: int = 60, classes: int = 4, shape: tuple[int, ...] = (10, 10))
 
 
 def stand_in(made_of: str, classes: int = 3, **wanted: Any) -> StandIn:
-    """A stand-in of patterns, of characters, or of public images in grey or in colour."""
     if made_of == "patterns":
         return from_patterns(classes=classes, **wanted)
     if made_of == "characters":

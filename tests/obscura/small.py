@@ -16,11 +16,7 @@ LONG = {
 
 
 def two_classes(count: int) -> tuple[np.ndarray, list[str]]:
-    """Make images of 8 x 8 of two simple classes, other ones each time; a page must escape the name of one.
-
-    Returns:
-        uint8 images, (count, 8, 8), and their names.
-    """
+    """Make uint8 images (count, 8, 8) of two simple classes, new ones each time; a page must escape one's name."""
     rng = np.random.default_rng()
     labels = np.arange(count) % 2
     images = rng.integers(0, 60, (count, 8, 8))

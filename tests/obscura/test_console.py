@@ -9,7 +9,7 @@ import pytest
 from obscura.cli import console
 from obscura.cli.console import Output
 from obscura.client import ApiError, JobFailed
-from obscura.client.progress import TerminalConsole, job_progress
+from obscura.client.progress import JobStatus, TerminalConsole, job_progress
 from obscura.wire.job_schemas import EventRecord, ProgressFacts
 from obscura.wire.wording import visible
 
@@ -96,3 +96,40 @@ def test_an_error_of_a_server_is_one_line(monkeypatch):
 def test_readable_text_stays_as_it_is():
     for text in ("Größe 3 × 4, ε 1.2", "患者", "مرضى", "a b", "🙂", "naïve"):
         assert visible(text) == text
+
+
+def running(**facts: float) -> EventRecord:
+    unknown = dict.fromkeys(EventRecord.model_fields)
+    return EventRecord.model_construct(**unknown | {"state": "running", "progress": ProgressFacts(**facts)})
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"eta_seconds": 150}, "about 3 min left"),
+        ({"eta_seconds": 150, "silent_minutes": 5}, "about 3 min left, no sign of life for 5 minutes"),
+        ({"silent_minutes": 1}, "no sign of life for 1 minute"),
+        ({}, ""),
+    ],
+)
+def test_the_time_left_and_a_silence_are_told(facts, said):
+    status = JobStatus()
+    status.report(running(**facts))
+    assert str(status) == said
+
+
+def test_an_estimate_moves_between_reports():
+    now = 100.0
+    status = JobStatus(lambda: now)
+    assert str(status) == ""
+    status.report(running(eta_seconds=300))
+    assert str(status) == "about 5 min left"
+    now += 90
+    status.report(running(eta_seconds=300))  # repeated, as the service does
+    assert str(status) == "about 3 min 30 s left"
+    status.report(running(eta_seconds=240))
+    assert str(status) == "about 4 min left"
+    now += 240
+    assert str(status) == "almost done"
+    now += 60
+    assert str(status) == "almost done"

@@ -15,7 +15,6 @@ from service.db.session import make_engine
 
 @pytest.fixture(autouse=True)
 def usual_umask() -> Iterator[None]:
-    """The umask that most people have."""
     before = os.umask(0o022)
     yield
     os.umask(before)

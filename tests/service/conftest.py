@@ -25,7 +25,6 @@ from tests.service.ledger.account_book import AccountBook
 
 @pytest.fixture
 def account_book(factory: SessionFactory, open_account: Callable[..., str], now: datetime) -> AccountBook:
-    """An empty account, on each kind of database."""
     return AccountBook(factory, open_account(factory), now)
 
 
@@ -39,7 +38,6 @@ def shop(
 
 @pytest.fixture
 def impatient(database_url: str) -> Iterator[SessionFactory]:
-    """Sessions with short lock timeouts."""
     with open_sessions(database_url, lock_seconds=0.05) as factory:
         yield factory
 
@@ -100,6 +98,5 @@ def place(
 
 @pytest.fixture(scope="module")
 def department(place: Settings) -> Iterator[Department]:
-    """A service with a project that has something of everything and another that has nothing."""
     with departments(place) as department:
         yield department

@@ -1,7 +1,4 @@
-"""A service in which one project has something of everything, and another one nothing but a release that is shared.
-
-And the routes of the application's own table, with what is sent to each.
-"""
+"""A service in which one project has something of everything, and another one nothing; and the application's routes."""
 
 import json
 import re
@@ -75,13 +72,7 @@ NOBODYS = re.compile(r"/v1/health|/login|/logout|/sign-in|/static|/reference|/v1
 
 @dataclass(frozen=True)
 class Department:
-    """A service in which one project has something of everything, and another one nothing.
-
-    Attributes:
-        clients: by the name of a key and the project that it is of: ours has everything, theirs nothing.
-        ids: of the objects of ours.
-        missing: ids that nothing has.
-    """
+    """`clients` by a key's name and its project: ours has everything, theirs nothing; `missing` ids are of nothing."""
 
     clients: Mapping[tuple[str, str], TestClient]
     ids: Mapping[str, str]
@@ -179,7 +170,6 @@ def share(department: Department) -> None:
 
 
 def all_routes() -> list[tuple[str, str]]:
-    """Method and path of every route."""
     tables = [route for router in (*routers(), *dashboard.PARTS) for route in router.routes]
     return [(method, route.path) for route in tables if isinstance(route, APIRoute) for method in sorted(route.methods)]
 
@@ -197,11 +187,7 @@ def ask(client: TestClient, method: str, path: str, ids: Mapping[str, str]) -> t
 
 
 def message(cookie: str, method: str, path: str, ids: Mapping[str, str]) -> tuple[str, dict[str, str], bytes]:
-    """Return the address, the headers and the body with which a path is asked for.
-
-    Args:
-        cookie: of the session that a form is from.
-    """
+    """Return the address, headers and body with which a path is asked for; `cookie` is of the form's session."""
     name, body = f"{method} {path}", b""
     place, headers = address(path + QUERIES.get(name, ""), ids), {}
     given = {key: ids.get(str(value).strip("{}"), value) for key, value in BODIES.get(name, {}).items()}

@@ -31,10 +31,7 @@ _ROUTES: list[BaseRoute] = []
 
 
 def application(settings: Settings, **parts: Any) -> FastAPI:
-    """An application that sends no messages, with the routes of the first one: their dependencies are resolved once.
-
-    That takes a tenth of a second, at the first request of each application.
-    """
+    """An application that sends no messages, with the first one's routes: resolving them takes a tenth of a second."""
     app = create_app(settings, send=lambda _name, _args: None, **parts)
     _ROUTES.extend([] if _ROUTES else app.router.routes)
     app.router.routes[:] = _ROUTES
@@ -53,7 +50,6 @@ def reading_routes() -> dict[str, set[str]]:
 
 
 def address(path: str, ids: Mapping[str, str]) -> str:
-    """A path with ids in its places, and a text in the others."""
     return re.sub(r"\{(\w+)(:path)?\}", lambda place: ids.get(place[1], "x"), path)
 
 

@@ -22,8 +22,6 @@ LATER = timedelta(hours=1)
 
 
 class Council(Steps):
-    """An installation with its first admin, and short names for what admins do."""
-
     def __init__(self, factory: SessionFactory, now: datetime, folder: Path) -> None:
         self.factory, self.now, self.tokens = factory, now, {}
         with transaction(factory) as session:

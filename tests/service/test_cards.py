@@ -1,8 +1,15 @@
-"""Cards, whose YAML header is read back and whose text is escaped, and the folders of classes."""
+"""Cards: a YAML header that is read back, escaped text, folders of classes, and words for all that can be shown."""
 
+import pytest
 import yaml
 
+from obscura.wire import budgets as units
+from obscura.wire import words
+from obscura.wire.wording import ADJACENCIES, EARLY_ENDS, odds_sentence
+from service import wording
 from service.cards import class_label, folder_names, guarantee, one_line, write_card
+from service.db.job_tables import FailureCode
+from service.identity.decisions import EXPIRED
 
 CARD = {"epsilon": 0.5, "delta": 1e-6, "unit": "subject", "adjacency": "add_remove"}
 
@@ -44,3 +51,33 @@ def test_folders_are_harmless_distinct_and_in_label_order():
     many = folder_names(tuple(f"c{label}" for label in range(12)))
     assert list(many) == sorted(many)
     assert many[10] == "10_c10"
+
+
+@pytest.mark.parametrize(
+    ("table", "kinds"),
+    [
+        (wording.JOB_STATES, words.JobState),
+        (wording.ENTRIES, words.EntryKind),
+        (wording.HOLDS, words.HoldState),
+        (wording.ADMISSIONS, words.Admission),
+        (wording.DECISIONS, words.DecisionAction),
+        (wording.DECISION_STATES, {*words.DecisionState, EXPIRED}),
+        (EARLY_ENDS, words.EarlyEnd),
+        (ADJACENCIES, words.Adjacency),
+        (units.UNIT_WORDS, words.Unit),
+    ],
+)
+def test_everything_that_can_be_shown_has_words(table, kinds):
+    assert set(table) == set(kinds)
+
+
+def test_every_failure_has_a_message():
+    assert all(code.message.endswith(".") for code in FailureCode)
+    assert FailureCode("worker_lost") is FailureCode.WORKER_LOST
+
+
+def test_odds_sentences_name_the_unit_and_how_often_they_may_fail():
+    assert "an image was used" in odds_sentence(0.775, 1e-5, "record")
+    assert "a person's images" in odds_sentence(0.775, 1e-5, "subject")
+    assert "except with a probability of 1 in 100,000." in odds_sentence(0.775, 1e-5, "record")
+    assert "protects almost nothing" in odds_sentence(0.999999, 1e-5, "record")

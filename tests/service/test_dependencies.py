@@ -9,50 +9,41 @@ from typing import Any
 import anyio
 import pytest
 
-from service.dependencies import (
-    SECONDS_MAX,
-    Dependencies,
-    Dependency,
-    DependencyBusy,
-    WebRequests,
-    calling,
-    in_web_request,
-    patient,
-    require_place,
-)
+from service import dependencies as external
 from service.storage.interface import Storage
 from tests.together import wait_until
 
 
 @pytest.fixture
 def clock() -> SimpleNamespace:
-    """Seconds that a test sets."""
     return SimpleNamespace(now=1000.0)
 
 
 @pytest.fixture
-def storage(clock: SimpleNamespace) -> Dependency:
+def storage(clock: SimpleNamespace) -> external.Dependency:
     bounds = {"places": 2, "waiting": 1, "wait_seconds": 30.0, "failures_max": 2, "pause_seconds": 10}
-    return Dependency("storage", **bounds, clock=lambda: clock.now)
+    return external.Dependency("storage", **bounds, clock=lambda: clock.now)
 
 
 @contextmanager
-def held(dependency: Dependency, places: int) -> Iterator[list[object]]:
+def held(dependency: external.Dependency, places: int) -> Iterator[list[object]]:
     tokens = [dependency.enter() for _ in range(places)]
     yield tokens
     for token in tokens:
         dependency.leave(token, failed=False)
 
 
-def fail(dependency: Dependency) -> None:
+def fail(dependency: external.Dependency) -> None:
     dependency.leave(dependency.enter(), failed=True)
 
 
-def dependencies_with(storage: Dependency) -> Dependencies:
-    return Dependencies(storage, Dependency("x", places=1, waiting=0), Dependency("y", places=1, waiting=0))
+def dependencies_with(storage: external.Dependency) -> external.Dependencies:
+    return external.Dependencies(
+        storage, external.Dependency("x", places=1, waiting=0), external.Dependency("y", places=1, waiting=0)
+    )
 
 
-def in_request(dependencies: Dependencies, act: Callable[[], object]) -> None:
+def in_request(dependencies: external.Dependencies, act: Callable[[], object]) -> None:
     """Do something as a synchronous route of an application does."""
 
     async def app(_scope: object, _receive: object, _send: object) -> None:
@@ -61,7 +52,7 @@ def in_request(dependencies: Dependencies, act: Callable[[], object]) -> None:
     async def nothing(*_: object) -> None:
         """Neither receive nor send."""
 
-    anyio.run(WebRequests(app, dependencies), {"type": "http"}, nothing, nothing)
+    anyio.run(external.WebRequests(app, dependencies), {"type": "http"}, nothing, nothing)
 
 
 def test_one_request_waits_for_a_place_and_further_ones_are_refused_at_once(storage):
@@ -76,7 +67,7 @@ def test_one_request_waits_for_a_place_and_further_ones_are_refused_at_once(stor
         waiting = threading.Thread(target=wait)
         waiting.start()
         wait_until(lambda: storage._waiting == 1)
-        with pytest.raises(DependencyBusy, match="maximum number of requests"):
+        with pytest.raises(external.DependencyBusy, match="maximum number of requests"):
             storage.enter()
         assert not entered.is_set()
     waiting.join()
@@ -84,8 +75,8 @@ def test_one_request_waits_for_a_place_and_further_ones_are_refused_at_once(stor
 
 
 def test_whoever_waits_too_long_for_a_place_is_refused():
-    storage = Dependency("storage", places=1, waiting=1, wait_seconds=0.01)
-    with held(storage, 1), pytest.raises(DependencyBusy):
+    storage = external.Dependency("storage", places=1, waiting=1, wait_seconds=0.01)
+    with held(storage, 1), pytest.raises(external.DependencyBusy):
         storage.enter()
     storage.leave(storage.enter(), failed=False)
 
@@ -95,12 +86,12 @@ def test_the_breaker_opens_lets_one_through_after_a_pause_and_closes_with_a_succ
     assert not storage.is_away()
     fail(storage)
     assert storage.is_away()
-    with pytest.raises(DependencyBusy, match="does not answer"):
+    with pytest.raises(external.DependencyBusy, match="does not answer"):
         storage.enter()
     clock.now += 10
     assert not storage.is_away()  # whoever is told so sends the trial request
     trial = storage.enter()
-    with pytest.raises(DependencyBusy):
+    with pytest.raises(external.DependencyBusy):
         storage.enter()
     storage.leave(trial, failed=True)
     assert storage.is_away()
@@ -124,9 +115,9 @@ def test_a_trial_that_never_ends_is_followed_by_another(storage, clock):
 
 def test_requests_without_progress_in_all_places_count_as_a_failure_until_one_goes_on(storage, clock):
     with held(storage, 2) as tokens:
-        clock.now += SECONDS_MAX + 1
+        clock.now += external.SECONDS_MAX + 1
         assert storage.is_away()
-        with pytest.raises(DependencyBusy, match="does not answer"):
+        with pytest.raises(external.DependencyBusy, match="does not answer"):
             storage.enter()
         storage.progress(tokens[0])
         assert not storage.is_away()
@@ -134,16 +125,16 @@ def test_requests_without_progress_in_all_places_count_as_a_failure_until_one_go
 
 def test_a_web_request_holds_one_place_however_deep_and_gives_it_back(storage, clock):
     def act() -> None:
-        assert in_web_request()
+        assert external.in_web_request()
         with pytest.raises(RuntimeError, match="inside calling"):
-            require_place("storage")
-        with calling("storage"), calling("storage"):
-            require_place("storage")
+            external.require_place("storage")
+        with external.calling("storage"), external.calling("storage"):
+            external.require_place("storage")
             assert len(storage._calls) == 1
-        with pytest.raises(ZeroDivisionError), calling("storage"):
+        with pytest.raises(ZeroDivisionError), external.calling("storage"):
             raise ZeroDivisionError
         assert not storage._calls
-        with patient(), calling("storage"):
+        with external.patient(), external.calling("storage"):
             assert not storage._calls
 
     in_request(dependencies_with(storage), act)
@@ -151,14 +142,14 @@ def test_a_web_request_holds_one_place_however_deep_and_gives_it_back(storage, c
 
 
 def test_outside_of_web_requests_nothing_is_limited(storage):
-    require_place("storage")
-    with calling("storage"):
-        assert not in_web_request()
+    external.require_place("storage")
+    with external.calling("storage"):
+        assert not external.in_web_request()
     assert not storage._calls
 
 
 def test_together_they_leave_threads_to_other_requests():
-    made = Dependencies()
+    made = external.Dependencies()
     held_by_waiting = [each._places + each._waiting_max for each in (made.storage, made.provider)]
     assert sum(held_by_waiting) + 8 < 40  # uploads hold up to 8, and anyio has 40
 

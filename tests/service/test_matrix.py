@@ -24,22 +24,11 @@ from service.db.project_tables import DEFAULT_PROJECT
 from service.identity import access
 from service.identity.sessions import form_token
 from service.settings import Settings
-from tests.service.departments import (
-    NOBODYS,
-    READS,
-    ROLES,
-    SHAPE,
-    Department,
-    message,
-    named,
-    routes,
-    share,
-    signed_in_people,
-    without_ids,
-)
+from tests.service import departments
+from tests.service.departments import named
 from tests.service.reading_routes import TestClient, reading_routes
 
-CALLERS = (*ROLES, "admin")
+CALLERS = (*departments.ROLES, "admin")
 People = Mapping[tuple[str, str], TestClient]
 # Which roles have which scope; the admin of the installation has every one, and sees no content of several projects.
 MAY: dict[str, set[str]] = {
@@ -48,8 +37,8 @@ MAY: dict[str, set[str]] = {
     "metrics": {"admin"},
     "data": {"owner", "steward", "admin"},
     "person": set(),  # whom a sign-in provider knows, whatever their role: see `may`
-    "read": READS,
-    "releases": {*READS, "viewer"},
+    "read": departments.READS,
+    "releases": {*departments.READS, "viewer"},
     "train": {"owner", "analyst", "admin"},
 }
 OF_INSTALLATION = {f"POST /v1/{place}" for place in ("accounts", "projects", "projects/{project_id}/quota")}
@@ -79,12 +68,12 @@ STAYS = "Only the project that trained this release may see this"
 class Matrix:
     """Asks the application itself, without a client between, and remembers what it says of what is not there."""
 
-    department: Department
+    department: departments.Department
     missed: dict[tuple[str, str, str], tuple[int, str]] = field(default_factory=dict)
 
     def ask(self, who: TestClient, means: str, method: str, path: str, ids: Mapping[str, str]) -> tuple[int, str]:
         cookie = who.cookies.get(COOKIE) or ""
-        place, headers, body = message(cookie, method, path, ids)
+        place, headers, body = departments.message(cookie, method, path, ids)
         if means == "key":
             shown = {"authorization": who.headers["Authorization"]}
         else:  # as a page's script asks
@@ -92,7 +81,7 @@ class Matrix:
         portal = self.department.clients["admin", "nobody"].portal
         assert portal is not None
         status, text = portal.call(answer, who.app, method, place, {**headers, **shown}, body)
-        return status, without_ids(text, place, ids)
+        return status, departments.without_ids(text, place, ids)
 
     def missing(self, who: TestClient, means: str, method: str, path: str) -> tuple[int, str]:
         key = (who.headers.get("Authorization") or who.cookies[COOKIE], means, f"{method} {path}")
@@ -129,9 +118,7 @@ async def answer(app: Any, method: str, place: str, headers: Mapping[str, str], 
 
 @dataclass(frozen=True)
 class Cell:
-    """Who asks what about whose object: `own`, `foreign` or `shared`; by `key`, by a `session` that a key has opened,
-    or by that of a `person` whom a sign-in provider knows.
-    """
+    """Who asks what about whose object, by `key`, by a `session` that a key has opened, or by that of a `person`."""
 
     method: str
     path: str
@@ -176,7 +163,6 @@ class Cell:
 
 
 def cells(asked: Iterable[tuple[str, str]]) -> Iterator[Cell]:
-    """Every cell of some routes."""
     for (method, path), role, means in product(asked, CALLERS, ("key", "session", "person")):
         if (role, means) == ("viewer", "session"):
             continue  # it has none
@@ -188,7 +174,7 @@ def cells(asked: Iterable[tuple[str, str]]) -> Iterator[Cell]:
                 yield Cell(method, path, role, means, whose)
 
 
-def wrong_cells(department: Department, people: People, asked: Sequence[Cell]) -> list[str]:
+def wrong_cells(department: departments.Department, people: People, asked: Sequence[Cell]) -> list[str]:
     """Ask, and return the cells that answer otherwise than they have to."""
     foreign, scopes, matrix = foreign_ids(department), scopes_of(department), Matrix(department)
     wrong = []
@@ -206,11 +192,11 @@ def wrong_cells(department: Department, people: People, asked: Sequence[Cell]) -
     return wrong
 
 
-def test_lists_and_pages_of_others_name_nothing_of_ours(department: Department) -> None:
+def test_lists_and_pages_of_others_name_nothing_of_ours(department: departments.Department) -> None:
     ours, theirs = (department.clients["analyst", whose] for whose in ("ours", "theirs"))
     named = 0
     for path in reading_routes():
-        if "{" in path or NOBODYS.match(path):
+        if "{" in path or departments.NOBODYS.match(path):
             continue
         seen = theirs.get(path)
         assert seen.status_code in (200, 403, 422), path
@@ -222,7 +208,9 @@ def test_lists_and_pages_of_others_name_nothing_of_ours(department: Department) 
     assert theirs.get("/train", params={"again": department.ids["job_id"]}).status_code == 404
 
 
-def test_lists_of_an_admin_of_the_installation_have_no_content_of_departments(department: Department) -> None:
+def test_lists_of_an_admin_of_the_installation_have_no_content_of_departments(
+    department: departments.Department,
+) -> None:
     admin = department.clients["admin", "nobody"]
     for noun in ("datasets", "jobs", "sweeps", "releases"):
         assert admin.get(f"/v1/{noun}").json()["items"] == []
@@ -230,7 +218,7 @@ def test_lists_of_an_admin_of_the_installation_have_no_content_of_departments(de
 
 
 def test_an_admin_sees_accounts_of_every_project_and_makes_keys_and_accounts_in_a_named_one(
-    department: Department,
+    department: departments.Department,
 ) -> None:
     admin, theirs = department.clients["admin", "nobody"], department.clients["owner", "theirs"]
     terms = {"name": "hearts", "owner": "o", "epsilon": 1, "delta": 1e-6, "unit": "record", "adjacency": "add_remove"}
@@ -247,12 +235,12 @@ def test_an_admin_sees_accounts_of_every_project_and_makes_keys_and_accounts_in_
     assert admin.post("/v1/keys", json={"name": "k", "scopes": ["read"]}).status_code == 422
     assert admin.post("/v1/keys", json={"name": "k", "scopes": ["read"], "role": "viewer"}).status_code == 422
     assert admin.post("/v1/keys", json={"name": "k", "scopes": ["read"], "project_id": "prj_x"}).status_code == 404
-    body = {"name": "d", "account_id": None, "visibility": "public", "classes": ["a"], **SHAPE}
+    body = {"name": "d", "account_id": None, "visibility": "public", "classes": ["a"], **departments.SHAPE}
     public = theirs.post("/v1/datasets", json=body).raise_for_status().json()
     assert department.clients["analyst", "ours"].get(f"/v1/datasets/{public['id']}").status_code == 404
 
 
-def test_an_owner_makes_keys_of_the_own_project_alone(department: Department) -> None:
+def test_an_owner_makes_keys_of_the_own_project_alone(department: departments.Department) -> None:
     owner = department.clients["owner", "theirs"]
     (own,) = owner.get("/v1/projects").json()["items"]
     for body in ({"scopes": ["admin"]}, {"role": "owner"}, {"scopes": ["read"]}, {"role": "analyst"}):
@@ -264,7 +252,7 @@ def test_an_owner_makes_keys_of_the_own_project_alone(department: Department) ->
     assert {key["project_id"] for key in listed} == {own["id"]}
 
 
-def test_projects_are_renamed_and_no_two_have_one_name(department: Department) -> None:
+def test_projects_are_renamed_and_no_two_have_one_name(department: departments.Department) -> None:
     admin = department.clients["admin", "nobody"]
     names = {one["name"]: one["id"] for one in admin.get("/v1/projects").json()["items"]}
     assert admin.post("/v1/projects", json={"name": "heart"}).status_code == 409
@@ -276,17 +264,17 @@ def test_projects_are_renamed_and_no_two_have_one_name(department: Department) -
 
 
 @pytest.fixture(scope="module")
-def people(department: Department) -> People:
-    return signed_in_people(department)
+def people(department: departments.Department) -> People:
+    return departments.signed_in_people(department)
 
 
 @pytest.mark.slow
 def test_every_cell_of_the_matrix_answers_as_it_is_said_here(
-    place: Settings, department: Department, people: People
+    place: Settings, department: departments.Department, people: People
 ) -> None:
     """On PostgreSQL by one means each: whichever it is, the same query filters the rows."""
-    share(department)
-    asked = list(cells(routes()))
+    departments.share(department)
+    asked = list(cells(departments.routes()))
     assert len(asked) > 3000, Counter(cell.whose for cell in asked)
     if place.database_url.startswith("postgresql"):
         asked = [cell for cell in asked if cell.means == ("key" if cell.of_api else "session")]
@@ -296,7 +284,7 @@ def test_every_cell_of_the_matrix_answers_as_it_is_said_here(
 
 @pytest.mark.parametrize("table", [Job, Dataset, Release])
 def test_a_rule_that_lets_others_see_is_found(
-    department: Department, people: People, monkeypatch: pytest.MonkeyPatch, table: type[Base]
+    department: departments.Department, people: People, monkeypatch: pytest.MonkeyPatch, table: type[Base]
 ) -> None:
     """The matrix can fail."""
     place = f"/v1/{table.__tablename__}/{{{table.__name__.lower()}_id}}"
@@ -305,10 +293,10 @@ def test_a_rule_that_lets_others_see_is_found(
     real = access.seen_by
     monkeypatch.setattr(access, "seen_by", lambda caller, seen: None if seen is table else real(caller, seen))
     found = wrong_cells(department, people, [cell for cell in asked if cell.whose == "foreign" and cell.means == "key"])
-    assert len(found) >= len(READS)
+    assert len(found) >= len(departments.READS)
 
 
-def scopes_of(department: Department) -> dict[str, str]:
+def scopes_of(department: departments.Department) -> dict[str, str]:
     """Return the scope that each route of the API asks for, as its document says."""
     document = department.clients["admin", "nobody"].get("/v1/openapi.json").json()["paths"]
     return {"GET /metrics": "metrics"} | {  # which the document leaves out
@@ -319,7 +307,7 @@ def scopes_of(department: Department) -> dict[str, str]:
     }
 
 
-def foreign_ids(department: Department) -> dict[str, str]:
+def foreign_ids(department: departments.Department) -> dict[str, str]:
     """Return ids of ours, with another release and a sample of it, which are not shared."""
     analyst, shared = department.clients["analyst", "ours"], department.ids["release_id"]
     other = next(one["id"] for one in analyst.get("/v1/releases").json()["items"] if one["id"] != shared)

@@ -111,7 +111,6 @@ TOLD += ["103888222", "103,888,222", "never to be told"]
 
 @pytest.fixture
 def published(tmp_path: Path) -> tuple[bytes, dict[str, Any]]:
-    """A page and its data as a training publishes them."""
     page = report(tmp_path, release=replace(RELEASE, **OF_ACCOUNT), technical={"torch": "2.9", "attempts": "3"})
     return page.encode(), json.loads((tmp_path / "report.json").read_text("utf-8"))
 

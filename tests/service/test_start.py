@@ -1,26 +1,33 @@
-"""Starting: a process with a wrong clock does not start, and the key that signs for the ledger is made once."""
+"""Starting: the clock and the key that signs for the ledger; and threads of the service, none of which ends unseen."""
 
+import io
 import json
+import threading
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import select
 
-from obscura.wire.words import EntryKind
+from obscura.wire.words import EntryKind, Outcome
 from service import ledger, times
+from service.api.auditing import EventWriter, LogLimits
 from service.audit.signing import open_signing_key
 from service.audit.verify import verify
+from service.background import Background
 from service.db.access_tables import Installation
 from service.db.base import new_id
-from service.db.session import transaction
+from service.db.session import make_engine, make_session_factory, transaction
 from service.errors import ClockRefused
+from service.identity.recording import AuditLogUnavailable, event_of
 from service.installation import accept_clock
 from service.logs import configure_logging
-from service.main import create_app
+from service.main import create_app, utc_now
 from service.settings import Settings
 from tests.service.reading_routes import TestClient
+from tests.together import wait_until
 
 
 def test_a_service_does_not_start_by_a_wrong_clock(sqlite_url, sqlite_factory, open_account, tmp_path, capfd):
@@ -117,3 +124,60 @@ def test_a_process_whose_clock_was_set_while_it_ran_writes_nothing(
         freeze(sqlite_factory, account_id, frozen=True, now=now)
     monkeypatch.undo()
     freeze(sqlite_factory, account_id, frozen=True, now=now)
+
+
+# --- threads of its own -----------------------------------------------------------------------------------------------
+
+
+SECONDS = 30.0
+
+
+class Stumbling(Background):
+    restart_seconds = 0.01
+
+    def __init__(self) -> None:
+        super().__init__("stumbling")
+        self.tries, self.done = 0, threading.Event()
+
+    def _work(self) -> None:
+        self.tries += 1
+        if self.tries == 1:
+            raise ValueError("private")
+        self.done.set()
+        self._stopping.wait()
+
+
+def test_a_thread_that_fails_says_so_and_goes_on(stream: io.StringIO):
+    thread = Stumbling()
+    thread.start()
+    assert thread.done.wait(SECONDS)
+    thread.stop()
+    assert '"error": "ValueError"' in stream.getvalue()
+    assert "private" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("audit_log", ["on", "required"])
+def test_nobody_waits_for_ever_for_an_event_while_the_database_is_away(
+    tmp_path: Path, sqlite_template, audit_log, stream
+):
+    """Its disk, such as one of the network, is gone for a moment: what could not be written is told, or tried again."""
+    disk, away = tmp_path / "disk", tmp_path / "away"
+    disk.mkdir()
+    (disk / "obscura.db").write_bytes(sqlite_template.read_bytes())
+    url = f"sqlite:///{disk / 'obscura.db'}"
+    settings = Settings(data_dir=tmp_path / "var", database_url=url, audit_log=audit_log)
+    writer = EventWriter(make_session_factory(make_engine(url)), settings, utc_now, LogLimits(retry_seconds=0.1))
+    event = event_of(None, "GET /v1/jobs", None, Outcome.REFUSED, at=utc_now())
+    disk.rename(away)
+    writer.start()
+    try:
+        lost = writer.put(event)
+        if audit_log == "required":
+            with pytest.raises(AuditLogUnavailable):
+                lost.result(SECONDS)
+        wait_until(lambda: "audit_events_not_written" in stream.getvalue(), "nobody is told", seconds=SECONDS)
+        away.rename(disk)
+        assert writer.put(event).result(SECONDS) is None
+        assert audit_log == "required" or lost.done()
+    finally:
+        writer.stop()

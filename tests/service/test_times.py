@@ -21,9 +21,8 @@ from service.db.session import transaction
 from service.metrics import Metrics
 from service.settings import Settings
 from service.times import EXACT, WatchedClock, to_the_hour
-from tests.service.holds import charge, hold_at_present_rate
-from tests.service.people import approve_raise, make_key
 from tests.service.reading_routes import address, reading_routes, stocked
+from tests.service.steps import approve_raise, charge, hold_at_present_rate, make_key
 
 ASKED = datetime(2030, 1, 2, 3, 50, 7, 123456, tzinfo=UTC)
 OPENED = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)  # by the fixture
@@ -158,7 +157,6 @@ def moments(text: str) -> Iterator[datetime]:
 
 
 def hidden_in(text: str) -> str:
-    """What the cursors of a list hold."""
     cursors = re.findall(r'"next_cursor": ?"([A-Za-z0-9_-]+)"', text)
     return " ".join(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode() for cursor in cursors)
 

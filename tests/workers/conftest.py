@@ -37,6 +37,7 @@ from service.settings import Settings
 from service.storage import storage_of
 from service.storage.interface import key_of
 from tests.conftest import dataset_row
+from tests.service.steps import WithDatabase
 from tests.workers import tiny_runner
 from tests.workers.small_trainings import digits
 from workers.recipes import dp_classifier
@@ -56,7 +57,7 @@ OPTIONS: dict[str, Any] = {**chaos_clients.OPTIONS, "images": 30, "images_per_it
 
 
 @dataclass
-class Workshop:
+class Workshop(WithDatabase):
     settings: Settings
     factory: SessionFactory
     account_id: str
@@ -79,14 +80,9 @@ class Workshop:
         return self.submit("sample", **asked, **more)
 
     def evaluation(self, release_id: str) -> Evaluation:
-        """The newest evaluation of a release, finished or not."""
         newest = select(Evaluation).where(Evaluation.release_id == release_id).options(undefer(Evaluation.confusion))
         with transaction(self.factory, read_only=True) as session:
             return session.scalars(newest.order_by(Evaluation.created_at.desc()).limit(1)).one()
-
-    def do(self, act: Callable[..., Any], *given: Any, **more: Any) -> Any:
-        with transaction(self.factory) as session:
-            return act(session, *given, **more)
 
     def cancel(self, job_id: str, *, discard: bool = False) -> None:
         self.do(jobs.request_cancel, job_id=job_id, now=datetime.now(UTC), discard=discard)
@@ -95,7 +91,6 @@ class Workshop:
         self.do(jobs.give_back, job_id=job_id, attempt=attempt, now=datetime.now(UTC))
 
     def end_lease(self, job_id: str) -> None:
-        """As if nobody had renewed it for long enough."""
         with transaction(self.factory) as session:
             session.get_one(Job, job_id).lease_until = datetime.now(UTC)
 

@@ -70,10 +70,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 class Purse:
-    """A budget that writes down what was paid for.
-
-    It refuses when so many releases, or charges, are paid, and stages that are closed.
-    """
+    """A budget that writes down what was paid for; it refuses after so many releases or charges, and closed stages."""
 
     def __init__(self, releases: int = 10**6, *, charges: int = 10**6, closed: tuple[str, ...] = ()) -> None:
         self.left, self.charges, self.closed = releases, charges, closed
@@ -193,7 +190,6 @@ def untried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def classifiers_see(monkeypatch: pytest.MonkeyPatch, images: int) -> None:
-    """Let the classifiers of an evaluation see so many images."""
     for kind, training in TRAINING.items():
         monkeypatch.setitem(TRAINING, kind, dataclasses.replace(training, images_seen=images))
 
@@ -218,7 +214,6 @@ def write_drawing(
     card: dict[str, Any] = PRIVACY_CARD,
     **request: Any,
 ) -> Path:
-    """Draw into a file, with seed 5 where nothing else is said; returns its path."""
     write_sample(
         path, generator, SampleRequest(**{"seed": 5, **request}), SampleFile(SampleFormat(sample_format), title, card)
     )
@@ -226,8 +221,6 @@ def write_drawing(
 
 
 def stop_at(when: int, at_stage: str) -> Any:
-    """A progress that stops the training when a stage has made so many steps."""
-
     def progress(*, stage: str, step: int, steps: int) -> None:
         if (stage, step) == (at_stage, when):
             raise Cancelled
@@ -236,7 +229,6 @@ def stop_at(when: int, at_stage: str) -> Any:
 
 
 def share_nearest_to_own_class(generator: ReleasedGenerator, classes: int = 10, count: int = 200) -> float:
-    """The share of drawn images that lie nearer to the mean of their own class than to that of any other."""
     found = load_digits()
     means = np.stack([found.images[found.target == label].mean(axis=0) for label in range(classes)]) / 16
     labels = torch.arange(count) % classes
@@ -274,7 +266,6 @@ def published_by(workshop: Any, job_id: str, trainers: Any = TRAINERS) -> Releas
 
 
 def evaluated(workshop: Any, release: Release) -> dict[str, Any]:
-    """Run the evaluation that a release waits for; returns what it found."""
     work(workshop, workshop.evaluation(release.id).job_id)
     return workshop.evaluation(release.id).results
 

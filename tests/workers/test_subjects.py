@@ -59,7 +59,6 @@ def pictures(count: int, direction: float, seed: int = 0) -> Pixels:
 
 
 def shards_of_subjects(data: TrainingData, facts: PublicFacts = FACTS) -> Shards:
-    """The shards of a training by `datalens`."""
     run = Run(plan=cast(Any, None), facts=facts, data=data, budget=cast(Any, None), secret=SECRET)
     return shards_of(run, TEACHERS, torch.from_numpy(data.private_images.copy()).flatten(1))
 
@@ -114,7 +113,6 @@ some_subject = st.tuples(
 
 
 def of(subjects: list[tuple[int, list[tuple[int, int]]]]) -> TrainingData:
-    """The records of some subjects, each a label and the seed of a picture of noise."""
     flat = [(number, label, seed) for number, own in subjects for label, seed in own]
     images = [np.random.default_rng(seed).integers(0, 256, (8, 8), dtype=np.uint8) for _, _, seed in flat]
     pixels = np.stack(images) if images else np.zeros((0, 8, 8), np.uint8)

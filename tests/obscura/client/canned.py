@@ -29,8 +29,6 @@ NOTHING = Answer(content=b'{"items": [], "next_cursor": null}')
 
 @dataclass(frozen=True)
 class Canned:
-    """A running server: its address, and the lines, headers and bodies of the requests so far."""
-
     url: str
     requests: list[tuple[str, dict[str, str]]]
     bodies: list[bytes]
@@ -86,11 +84,9 @@ def empty_service() -> Iterator[Canned]:
 
 @contextmanager
 def client_of(answer: Callable[[str, str], Answer]) -> Iterator[Client]:
-    """Connect to a server of these answers for the time of a block."""
     with answering(answer) as server, Client(server.url, "key") as client:
         yield client
 
 
 def command(url: str, *words: str) -> Result:
-    """Run a command with a service at this address."""
     return CliRunner().invoke(app, ["--url", url, "--token", "key", *words])

@@ -49,7 +49,6 @@ ASKED: dict[str, Callable[[Client], Any]] = {
 
 
 def bound(client: Client, kind: Any, id: str) -> Any:
-    """A record of this kind, as if the service had sent it."""
     made = kind.model_construct(id=id)
     made._transport = client.transport
     return made

@@ -22,7 +22,6 @@ def deep_png(values: Array) -> bytes:
 
 
 def flags_asked(act: Callable[..., object], *args: Any, **kwargs: Any) -> tuple[str, ...]:
-    """The flags of the question that ends a call."""
     with pytest.raises(ChoiceNeeded) as asked:
         act(*args, **kwargs)
     return asked.value.flags
@@ -35,7 +34,6 @@ def assert_refused(path: Path | Arrays, match: str, *choices: Choices, **given: 
 
 @pytest.fixture
 def colours() -> Callable[..., Array]:
-    """Random colour pixels (height, width, 3)."""
     rng = np.random.default_rng(7)
 
     def make(height: int = 48, width: int = 48) -> Array:

@@ -27,7 +27,6 @@ def target(width: int, height: int, channels: int = 3, **changes: Any) -> Target
 
 
 def prepared(content: bytes, wanted: Target) -> np.ndarray:
-    """What the service keeps of an image file that was made to fit."""
     request = request_of(height=wanted.height, width=wanted.width, channels=wanted.channels)
     return decode_picture(prepare_image(content, wanted)[1], request)
 

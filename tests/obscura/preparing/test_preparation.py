@@ -13,7 +13,7 @@ from PIL import Image
 
 from obscura.preparing import Arrays, ChoiceNeeded, Choices, PackingError, prepare
 from tests.obscura.preparing.conftest import assert_refused
-from tests.obscura.preparing.layouts.test_idx import write_pair
+from tests.obscura.preparing.layouts.test_idx_and_nifti import write_pair
 from tests.pictures import write_files
 
 
@@ -81,7 +81,6 @@ def people(tmp_path: Path) -> Path:
 
 
 def owners_in(body: bytes) -> Counter[tuple[str, str]]:
-    """How many images each owner has in each class."""
     return Counter((label, owner) for label, owner, _ in (name.split("/") for name in members(body)))
 
 

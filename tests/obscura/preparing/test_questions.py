@@ -1,7 +1,4 @@
-"""Names that identify people or records, or are parts of a collection, are asked about; names of classes are not.
-
-Further names are inputs of the intake benchmark.
-"""
+"""Names that identify people, records or parts of a collection are asked about; names of classes are not."""
 
 import itertools
 

@@ -19,7 +19,6 @@ Colours = Callable[..., np.ndarray]
 
 
 def folder_of(root: Path, *images: Image.Image | np.ndarray) -> Path:
-    """Write one class for each image."""
     return write_files(root, {f"{name}/1.png": image for name, image in zip("ab", images, strict=False)})
 
 

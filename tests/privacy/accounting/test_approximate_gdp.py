@@ -9,16 +9,7 @@ import pytest
 from dp_accounting.pld import common, privacy_loss_distribution
 from scipy import fft
 
-from privacy.accounting.approximate_gdp import (
-    _ROUNDING,
-    Curve,
-    curve,
-    dominates,
-    least_mu_squared,
-    least_noise,
-    mu_squared_within,
-    split,
-)
+from privacy.accounting import approximate_gdp
 from privacy.accounting.events import GaussianEvent, PoissonGaussianEvent
 from privacy.accounting.filter import open_filter
 from privacy.accounting.gaussian import gaussian_deltas
@@ -57,25 +48,25 @@ def test_deltas_of_a_gaussian_are_those_of_the_definition(mu: float) -> None:
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.01, 1e-5), (1.0, 1e-5), (3.0, 1e-9), (10.0, 1e-3), (500.0, 1e-6)])
 def test_what_an_account_holds_is_within_its_epsilon_and_delta(epsilon: float, delta: float) -> None:
-    mu_squared, d = split(epsilon, delta)
+    mu_squared, d = approximate_gdp.split(epsilon, delta)
     whole = d + (1 - d) * oracle_delta(math.sqrt(mu_squared), epsilon)
     assert delta * (1 - 1e-5) < whole <= delta
 
 
 @pytest.mark.parametrize("given", [3e-7, 4e-6])
 def test_a_raise_adds_a_tenth_of_what_is_left_of_delta(given: float) -> None:
-    mu_squared, d = split(2.0, 1e-5, given)
+    mu_squared, d = approximate_gdp.split(2.0, 1e-5, given)
     assert d == pytest.approx(given + (1e-5 - given) / 10)
     whole = mpmath.mpf(d) + (1 - mpmath.mpf(d)) * oracle_delta(math.sqrt(mu_squared), 2.0)
     assert 1e-5 * (1 - 1e-5) < whole <= 1e-5
 
 
 def test_a_part_of_an_account_holds_what_its_epsilon_says() -> None:
-    mu_squared, d = split(3.0, 1e-5)
+    mu_squared, d = approximate_gdp.split(3.0, 1e-5)
     rate = d / mu_squared
-    assert mu_squared_within(3.0, 1e-5, rate) == pytest.approx(mu_squared, rel=1e-7)
-    assert mu_squared_within(3.0, 1e-5, rate, base=1e-5) == 0.0
-    part = mu_squared_within(1.0, 1e-5, rate)
+    assert approximate_gdp.mu_squared_within(3.0, 1e-5, rate) == pytest.approx(mu_squared, rel=1e-7)
+    assert approximate_gdp.mu_squared_within(3.0, 1e-5, rate, base=1e-5) == 0.0
+    part = approximate_gdp.mu_squared_within(1.0, 1e-5, rate)
     d = mpmath.mpf(rate * part)
     assert 1e-5 * (1 - 1e-5) < d + (1 - d) * oracle_delta(math.sqrt(part), 1.0) <= 1e-5
 
@@ -93,51 +84,53 @@ def test_a_chance_of_everything_and_a_gaussian_have_the_deltas_that_the_price_is
 @pytest.mark.parametrize("job", JOBS, ids=str)
 def test_no_epsilon_shows_more_than_was_paid_for(job: tuple[PoissonGaussianEvent, ...]) -> None:
     """Between the points of the curve too, and by privacy losses on another grid."""
-    price = least_mu_squared(job, RATE)
+    price = approximate_gdp.least_mu_squared(job, RATE)
     d, mu = RATE * price, math.sqrt(price)
-    epsilons = np.sort(np.random.default_rng(0).uniform(0.0, 2 * curve(job).epsilons[-1], 5_000))
+    epsilons = np.sort(np.random.default_rng(0).uniform(0.0, 2 * approximate_gdp.curve(job).epsilons[-1], 5_000))
     shown = np.asarray(finer(job).get_delta_for_epsilon(epsilons))
     assert np.all(shown <= d + (1 - d) * gaussian_deltas(mu, epsilons) + 1e-13)
 
 
 @pytest.mark.parametrize("job", JOBS, ids=str)
 def test_a_price_is_the_smallest(job: tuple[PoissonGaussianEvent, ...]) -> None:
-    less = least_mu_squared(job, RATE) * (1 - 1e-6)
-    assert not dominates(math.sqrt(less), RATE * less, curve(job))
+    less = approximate_gdp.least_mu_squared(job, RATE) * (1 - 1e-6)
+    assert not approximate_gdp.dominates(math.sqrt(less), RATE * less, approximate_gdp.curve(job))
 
 
 def test_a_curve_is_compared_between_its_points_too() -> None:
     """Where a chord is long the inequality holds at both ends, and not between them."""
     epsilons, mu = np.array([0.0, 6.0]), 1.0
-    coarse = Curve(epsilons, gaussian_deltas(mu, epsilons), math.inf)
+    coarse = approximate_gdp.Curve(epsilons, gaussian_deltas(mu, epsilons), math.inf)
     assert np.all(gaussian_deltas(mu * 1.001, epsilons) >= coarse.deltas)
-    assert not dominates(mu * 1.001, float(coarse.deltas[-1]), coarse)
+    assert not approximate_gdp.dominates(mu * 1.001, float(coarse.deltas[-1]), coarse)
     fine = np.linspace(0.0, 6.0, 2_000)
-    assert dominates(mu * 1.001, float(coarse.deltas[-1]), Curve(fine, gaussian_deltas(mu, fine), math.inf))
+    assert approximate_gdp.dominates(
+        mu * 1.001, float(coarse.deltas[-1]), approximate_gdp.Curve(fine, gaussian_deltas(mu, fine), math.inf)
+    )
 
 
 def test_behind_the_last_point_nothing_but_d_pays() -> None:
-    job = curve((SAMPLED,))
-    assert dominates(50.0, float(job.deltas[-1]) * 1.01, job)
-    assert not dominates(50.0, float(job.deltas[-1]) * 0.99, job)
+    job = approximate_gdp.curve((SAMPLED,))
+    assert approximate_gdp.dominates(50.0, float(job.deltas[-1]) * 1.01, job)
+    assert not approximate_gdp.dominates(50.0, float(job.deltas[-1]) * 0.99, job)
 
 
 @pytest.mark.parametrize("job", JOBS, ids=str)
 def test_prices_of_two_jobs_pay_for_both_together(job: tuple[PoissonGaussianEvent, ...]) -> None:
-    apart = least_mu_squared(job, RATE) + least_mu_squared((SAMPLED,), RATE)
-    assert least_mu_squared((*job, SAMPLED), RATE) <= apart
+    apart = approximate_gdp.least_mu_squared(job, RATE) + approximate_gdp.least_mu_squared((SAMPLED,), RATE)
+    assert approximate_gdp.least_mu_squared((*job, SAMPLED), RATE) <= apart
 
 
 def test_gaussian_releases_have_their_exact_price() -> None:
     releases = (GaussianEvent(1.0, 4.0, 5), GaussianEvent(2.0, 16.0))
-    assert least_mu_squared(releases, RATE) == 5 / 16 + 1 / 64
-    assert least_mu_squared((PoissonGaussianEvent(1.0, 4.0, 5),), RATE) == 5 / 16
+    assert approximate_gdp.least_mu_squared(releases, RATE) == 5 / 16 + 1 / 64
+    assert approximate_gdp.least_mu_squared((PoissonGaussianEvent(1.0, 4.0, 5),), RATE) == 5 / 16
 
 
 @pytest.mark.parametrize("count", [1, 40])
 def test_whoever_samples_never_pays_more_than_for_everybody(count: int) -> None:
     for probability in (1e-9, 1e-4, 0.3, 0.999):
-        assert least_mu_squared((PoissonGaussianEvent(probability, 2.0, count),), RATE) <= count / 4
+        assert approximate_gdp.least_mu_squared((PoissonGaussianEvent(probability, 2.0, count),), RATE) <= count / 4
 
 
 @pytest.mark.parametrize(("probability", "noise", "count"), [(512 / 60_000, 13.3, 170_000), (0.0085, 0.69, 352)])
@@ -158,24 +151,26 @@ def test_rounding_of_composed_losses_is_below_its_allowance(probability: float, 
             power, factor, left = power * factor if left % 2 else power, factor * factor, left // 2
         exact = np.roll(fft.ifft(power).real, -lower)[: len(found)]
         off = np.abs(np.cumsum((np.asarray(found) - exact)[::-1])).max()
-        assert off <= (count + 64) * _ROUNDING
+        assert off <= (count + 64) * approximate_gdp._ROUNDING
 
 
 def test_a_budget_that_pays_for_no_step_is_refused_with_a_reason() -> None:
     rate = open_filter(1.0, 1e-5).rate
     with pytest.raises(InvalidParameter, match="take fewer"):
-        least_noise(0.1, 10, 1e-12, rate)
+        approximate_gdp.least_noise(0.1, 10, 1e-12, rate)
     with pytest.raises(InvalidParameter, match="without events"):
-        least_mu_squared([], rate)
+        approximate_gdp.least_mu_squared([], rate)
 
 
 def test_a_smaller_account_gives_no_less_d_for_the_same_job() -> None:
     rates = [open_filter(epsilon, 1e-5).rate for epsilon in (10.0, 3.0, 1.0)]
-    prices = [least_mu_squared((replace(SAMPLED, noise_multiplier=1.0),), rate) for rate in rates]
+    prices = [approximate_gdp.least_mu_squared((replace(SAMPLED, noise_multiplier=1.0),), rate) for rate in rates]
     assert rates == sorted(rates)
     assert prices == sorted(prices, reverse=True)
 
 
 @pytest.mark.parametrize(("job", "rate"), [(SAMPLED, 1e-30), (PoissonGaussianEvent(0.5, 0.05, 10), RATE)])
 def test_a_d_too_small_for_privacy_losses_and_a_job_beyond_any_epsilon_have_the_price_of_everybody(job, rate) -> None:
-    assert least_mu_squared((job,), rate) == pytest.approx(job.count / job.noise_multiplier**2, rel=1e-9)
+    assert approximate_gdp.least_mu_squared((job,), rate) == pytest.approx(
+        job.count / job.noise_multiplier**2, rel=1e-9
+    )

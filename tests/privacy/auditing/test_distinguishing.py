@@ -7,12 +7,7 @@ import pytest
 from scipy import stats
 
 from privacy.accounting.gaussian import gaussian_epsilon
-from privacy.auditing.distinguishing import (
-    Errors,
-    count_errors,
-    epsilon_lower_bound,
-    mu_lower_bound,
-)
+from privacy.auditing import distinguishing
 from privacy.errors import InvalidParameter
 
 DRAWS = 2000
@@ -21,9 +16,11 @@ DRAWS = 2000
 def test_rates_are_bounded_as_clopper_and_pearson_do() -> None:
     """With no error in n draws the bound of a rate is 1 - level^(1/n); both rates share what is left to chance."""
     rate = 1 - 0.025 ** (1 / DRAWS)
-    errors = Errors(DRAWS, 0, DRAWS, 0)
-    assert mu_lower_bound(errors, 0.95) == pytest.approx(-2 * float(stats.norm.ppf(rate)), rel=1e-9)
-    assert epsilon_lower_bound(errors, 0.01, 0.95) == pytest.approx(math.log((0.99 - rate) / rate), rel=1e-9)
+    errors = distinguishing.Errors(DRAWS, 0, DRAWS, 0)
+    assert distinguishing.mu_lower_bound(errors, 0.95) == pytest.approx(-2 * float(stats.norm.ppf(rate)), rel=1e-9)
+    assert distinguishing.epsilon_lower_bound(errors, 0.01, 0.95) == pytest.approx(
+        math.log((0.99 - rate) / rate), rel=1e-9
+    )
 
 
 GAUSSIANS = [(0.3, 1.0, DRAWS, 0.25), (1.0, 1.0, DRAWS, 0.25), (3.0, 1.0, DRAWS, 0.25)]  # with the slack of the bound
@@ -36,20 +33,20 @@ def test_a_gaussian_of_a_sample_is_bounded_from_below_and_closely(mu, probabilit
     for _ in range(100):
         drawn = rng.random(draws) < probability
         threshold = 1.5 if draws > DRAWS else mu / 2
-        errors = count_errors(rng.normal(size=draws), mu * drawn + rng.normal(size=draws), threshold)
-        bounds.append(mu_lower_bound(errors, 0.95, probability))
-        assert epsilon_lower_bound(errors, 1e-5, 0.95) <= gaussian_epsilon(mu, 1e-5)
+        errors = distinguishing.count_errors(rng.normal(size=draws), mu * drawn + rng.normal(size=draws), threshold)
+        bounds.append(distinguishing.mu_lower_bound(errors, 0.95, probability))
+        assert distinguishing.epsilon_lower_bound(errors, 1e-5, 0.95) <= gaussian_epsilon(mu, 1e-5)
     assert np.count_nonzero(np.array(bounds) > mu) <= 10  # expected at most 5, and in fact fewer
     assert np.median(bounds) > mu - slack
 
 
 def test_a_unit_that_shows_in_more_draws_than_were_claimed_is_explained_by_no_noise() -> None:
-    always = Errors(DRAWS, 20, DRAWS, 100)
-    assert mu_lower_bound(always, 0.95, 0.5) == math.inf
-    assert mu_lower_bound(always, 0.95) > 3
-    assert mu_lower_bound(Errors(DRAWS, 0, DRAWS, DRAWS), 0.95, 0.5) == 0.0
+    always = distinguishing.Errors(DRAWS, 20, DRAWS, 100)
+    assert distinguishing.mu_lower_bound(always, 0.95, 0.5) == math.inf
+    assert distinguishing.mu_lower_bound(always, 0.95) > 3
+    assert distinguishing.mu_lower_bound(distinguishing.Errors(DRAWS, 0, DRAWS, DRAWS), 0.95, 0.5) == 0.0
     with pytest.raises(InvalidParameter, match="probability"):
-        mu_lower_bound(always, 0.95, 0.0)
+        distinguishing.mu_lower_bound(always, 0.95, 0.0)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
@@ -62,7 +59,7 @@ def test_a_mechanism_that_attains_its_claim_is_refuted_as_rarely_as_the_confiden
     refuted = np.log(np.maximum(1 - upper, 1e-300))[None, :] - np.log(upper)[:, None] > epsilon  # (alarms, misses)
     refuted |= refuted.T
     for i, j in ((3, 7), (60, 200), (150, 120), (0, 0)):
-        found = epsilon_lower_bound(Errors(draws, i, draws, j), 0.0, confidence)
+        found = distinguishing.epsilon_lower_bound(distinguishing.Errors(draws, i, draws, j), 0.0, confidence)
         assert (found > epsilon) == refuted[i, j]
     exceeded, powerful = (float(chances[e] @ refuted @ chances[e]) for e in (epsilon, 2 * epsilon))
     assert exceeded <= 1 - confidence
@@ -75,27 +72,27 @@ def test_randomised_response_is_bounded_from_below_and_closely() -> None:
     bounds = []
     for _ in range(100):
         without, present = (rng.random(DRAWS) > p for p in (true, 1 - true))
-        errors = count_errors(without.astype(float), present.astype(float), 0.5)
-        bounds.append(epsilon_lower_bound(errors, 0.0, 0.95))
+        errors = distinguishing.count_errors(without.astype(float), present.astype(float), 0.5)
+        bounds.append(distinguishing.epsilon_lower_bound(errors, 0.0, 0.95))
     assert np.count_nonzero(np.array(bounds) > epsilon) <= 10
     assert np.median(bounds) > 0.8 * epsilon
 
 
 def test_draws_that_are_alike_give_no_bound() -> None:
-    assert mu_lower_bound(Errors(100, 50, 100, 50), 0.95) == 0.0
-    assert epsilon_lower_bound(Errors(100, 100, 100, 0), 0.0, 0.95) == 0.0
-    assert epsilon_lower_bound(Errors(100, 0, 100, 100), 1e-5, 0.95) == 0.0
+    assert distinguishing.mu_lower_bound(distinguishing.Errors(100, 50, 100, 50), 0.95) == 0.0
+    assert distinguishing.epsilon_lower_bound(distinguishing.Errors(100, 100, 100, 0), 0.0, 0.95) == 0.0
+    assert distinguishing.epsilon_lower_bound(distinguishing.Errors(100, 0, 100, 100), 1e-5, 0.95) == 0.0
 
 
 def test_a_score_that_is_not_a_number_counts_as_a_miss() -> None:
-    errors = count_errors(np.array([math.nan, 1.0]), np.array([math.nan, 1.0]), 0.0)
-    assert errors == Errors(2, 1, 2, 1)
+    errors = distinguishing.count_errors(np.array([math.nan, 1.0]), np.array([math.nan, 1.0]), 0.0)
+    assert errors == distinguishing.Errors(2, 1, 2, 1)
 
 
 def test_misuse_is_refused() -> None:
     with pytest.raises(InvalidParameter, match="errors"):
-        Errors(10, 11, 10, 0)
+        distinguishing.Errors(10, 11, 10, 0)
     with pytest.raises(InvalidParameter, match="confidence"):
-        mu_lower_bound(Errors(10, 1, 10, 1), 0.0)
+        distinguishing.mu_lower_bound(distinguishing.Errors(10, 1, 10, 1), 0.0)
     with pytest.raises(InvalidParameter, match="delta"):
-        epsilon_lower_bound(Errors(10, 1, 10, 1), 2.0, 0.95)
+        distinguishing.epsilon_lower_bound(distinguishing.Errors(10, 1, 10, 1), 2.0, 0.95)

@@ -31,7 +31,6 @@ def perceptron() -> nn.Module:
 
 
 def batch(n: int, seed: int = 5) -> Records:
-    """Return records of networks of 12 numbers and four classes."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(n, 12, generator=generator), torch.randint(0, 4, (n,), generator=generator)
 
@@ -119,14 +118,12 @@ def make(kind: str, model: nn.Module, **changes: Any) -> Any:
 
 
 def freeze_some(estimator: Estimator, rate: float = 0.5, seed: int = 0) -> torch.Tensor:
-    """Freeze random coordinates of an estimator; return its mask."""
     mask = random_mask(estimator.coordinates, rate, torch.Generator().manual_seed(seed))
     estimator.freeze(mask)
     return mask
 
 
 def released(estimator: Estimator) -> torch.Tensor:
-    """Return what a step releases, as one vector."""
     return torch.cat([value.flatten() for value in estimator.privatise(noise()).values()])
 
 

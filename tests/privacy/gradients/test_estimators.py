@@ -18,30 +18,18 @@ from privacy.gradients.integers import Outer, squares
 from privacy.gradients.per_sample import Traces, trace_gradients
 from privacy.gradients.topagg import norm_top_k
 from privacy.plans.private_steps import FreezeSchedule
-from tests.privacy.gradients.cases import (
-    ESTIMATORS,
-    FREEZING,
-    TiedTokens,
-    Tokens,
-    batch,
-    convolutional,
-    freeze_some,
-    images,
-    losses,
-    make,
-    noise,
-    perceptron,
-    released,
-    sequences,
-    sums,
-)
+from tests.privacy.gradients import cases
 
 RGP = ({}, {"random": True}, {"rank": 8, "rank_fraction": 0.3, "iterations": 2})
 WORST_CASES = [
-    *((perceptron, batch, kind, {}, frozen) for kind in FREEZING for frozen in (False, True)),
-    (convolutional, images, "dpsgd", {}, False),
-    *((convolutional, images, "rgp", options, False) for options in RGP),
-    *((network, sequences, "rgp", options, False) for network in (Tokens, TiedTokens) for options in RGP[:2]),
+    *((cases.perceptron, cases.batch, kind, {}, frozen) for kind in cases.FREEZING for frozen in (False, True)),
+    (cases.convolutional, cases.images, "dpsgd", {}, False),
+    *((cases.convolutional, cases.images, "rgp", options, False) for options in RGP),
+    *(
+        (network, cases.sequences, "rgp", options, False)
+        for network in (cases.Tokens, cases.TiedTokens)
+        for options in RGP[:2]
+    ),
 ]
 
 
@@ -54,10 +42,12 @@ def test_a_worst_case_record_attains_the_sensitivity_and_none_exceeds_it(network
         changed, both = inputs.clone(), []
         changed[-1] *= scale if changed.is_floating_point() else 1
         for kept in (slice(None), slice(-1)):
-            estimator = make(kind, model, clip=0.05, **options)  # its randomness is public: the same for neighbours
+            estimator = cases.make(
+                kind, model, clip=0.05, **options
+            )  # its randomness is public: the same for neighbours
             if frozen:
-                freeze_some(estimator)
-            both.append(sums(estimator, model, changed[kept], targets[kept]))
+                cases.freeze_some(estimator)
+            both.append(cases.sums(estimator, model, changed[kept], targets[kept]))
         moved = float((both[0] - both[1]).norm())
         assert moved <= estimator.sensitivity
         largest = max(largest, moved / estimator.sensitivity)
@@ -66,33 +56,33 @@ def test_a_worst_case_record_attains_the_sensitivity_and_none_exceeds_it(network
 
 def test_blocks_of_records_are_all_rows_once_and_of_one_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one size, so that which kernels compute a record does not depend on its place."""
-    model, (inputs, targets) = perceptron(), batch(9)
-    estimator = make("topagg", model)
+    model, (inputs, targets) = cases.perceptron(), cases.batch(9)
+    estimator = cases.make("topagg", model)
     monkeypatch.setitem(estimator_module._BLOCK_NUMBERS, "cpu", 4 * estimator.coordinates)
-    traces = trace_gradients(model, losses, inputs, targets)
+    traces = trace_gradients(model, cases.losses, inputs, targets)
     blocks = list(estimator.blocks(traces))
     assert [block.records for block in blocks] == [3, 3, 3]
     torch.testing.assert_close(torch.cat([estimator.rows(block) for block in blocks]), estimator.rows(traces))
 
 
 def test_keeping_everything_is_plain_dp_sgd() -> None:
-    model, (inputs, targets) = perceptron(), batch(9)
-    kept, plain = make("topagg", model, keep=1.0), make("dpsgd", model)
-    found, expected = (sums(estimator, model, inputs, targets).norm() for estimator in (kept, plain))
+    model, (inputs, targets) = cases.perceptron(), cases.batch(9)
+    kept, plain = cases.make("topagg", model, keep=1.0), cases.make("dpsgd", model)
+    found, expected = (cases.sums(estimator, model, inputs, targets).norm() for estimator in (kept, plain))
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=0)
 
 
 def test_gep_with_wide_bounds_returns_the_gradient_and_b_gep_its_projection() -> None:
-    model, (inputs, targets) = perceptron(), batch(9)
+    model, (inputs, targets) = cases.perceptron(), cases.batch(9)
     wide = {"clip": 30.0, "noise_multiplier": 1e-7}
-    traces = trace_gradients(model, losses, inputs, targets)
+    traces = trace_gradients(model, cases.losses, inputs, targets)
     truth = torch.cat([share.flatten(1).sum(dim=0) for share in traces.shares().values()])
 
     def found(kind: str, **options: float) -> torch.Tensor:
-        estimator = make(kind, model, **wide, **options)
+        estimator = cases.make(kind, model, **wide, **options)
         estimator.begin_step(model)
         estimator.add(traces)
-        return released(estimator)
+        return cases.released(estimator)
 
     torch.testing.assert_close(found("gep", clip_residual=30.0), truth, atol=1e-3, rtol=1e-3)
     few, many = found("b_gep", basis_size=4), found("b_gep", basis_size=100)
@@ -101,10 +91,10 @@ def test_gep_with_wide_bounds_returns_the_gradient_and_b_gep_its_projection() ->
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_what_a_basis_leaves_is_the_residual_whichever_way_it_was_found(frozen: bool) -> None:
-    model, rows_of = perceptron(), torch.Generator().manual_seed(3)
-    estimator = make("gep", model, basis_size=50)
+    model, rows_of = cases.perceptron(), torch.Generator().manual_seed(3)
+    estimator = cases.make("gep", model, basis_size=50)
     if frozen:
-        freeze_some(estimator)
+        cases.freeze_some(estimator)
     estimator.begin_step(model)
     rows = torch.randn(4, estimator.active_coordinates, generator=rows_of)
     for basis in estimator.bases:
@@ -114,12 +104,12 @@ def test_what_a_basis_leaves_is_the_residual_whichever_way_it_was_found(frozen: 
 
 
 def test_anchors_get_fresh_labels_for_every_basis_and_a_resumed_training_the_same_ones() -> None:
-    model, seen = perceptron(), list[torch.Tensor]()
+    model, seen = cases.perceptron(), list[torch.Tensor]()
 
     def watched(network: nn.Module, stream: torch.Generator) -> Traces:
-        inputs, _ = batch(40, seed=6)
+        inputs, _ = cases.batch(40, seed=6)
         seen.append(torch.randint(4, (40,), generator=stream))
-        return trace_gradients(network, losses, inputs, seen[-1])
+        return trace_gradients(network, cases.losses, inputs, seen[-1])
 
     def estimator() -> Gep:
         common = {"noise_multiplier": 1.0, "expected_batch": 1.0}
@@ -140,7 +130,7 @@ def test_groups_are_layers_or_all_layers_of_one_width() -> None:
     model = nn.Sequential(nn.Linear(12, 8), nn.Linear(8, 8), nn.GroupNorm(2, 8), nn.Linear(8, 4))
     found = {}
     for groups in ("layers", "widths"):
-        estimator = make("gep", model, basis_size=9, groups=groups)
+        estimator = cases.make("gep", model, basis_size=9, groups=groups)
         estimator.begin_step(model)
         found[groups] = [basis.coordinates for basis in estimator.bases]
     assert found == {"layers": [104, 72, 16, 36], "widths": [192, 36]}
@@ -149,25 +139,25 @@ def test_groups_are_layers_or_all_layers_of_one_width() -> None:
 @pytest.mark.parametrize(("kind", "public"), [("gep", "bases"), ("gep_of_widths", "bases"), ("rgp", "_carriers")])
 def test_bases_and_carriers_depend_on_public_anchors_and_released_weights_only(kind: str, public: str) -> None:
     """Two trainings on different private batches have the same ones at the same released network."""
-    model, found = perceptron(), []
+    model, found = cases.perceptron(), []
     for seed in (1, 2):
-        estimator = make(kind, model)
+        estimator = cases.make(kind, model)
         estimator.begin_step(model)
-        estimator.add(trace_gradients(model, losses, *batch(7, seed)))
+        estimator.add(trace_gradients(model, cases.losses, *cases.batch(7, seed)))
         bases = getattr(estimator, public)
         found.append([basis.vectors for basis in bases] if public == "bases" else [*itertools.chain(*bases.values())])
     assert len(found[0]) > 1
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
-@pytest.mark.parametrize("kind", ESTIMATORS)
+@pytest.mark.parametrize("kind", cases.ESTIMATORS)
 def test_frozen_coordinates_get_neither_gradient_nor_noise_and_empty_samples_are_released(kind: str) -> None:
-    model = perceptron()
-    estimator = make(kind, model, noise_multiplier=1.0)
+    model = cases.perceptron()
+    estimator = cases.make(kind, model, noise_multiplier=1.0)
     every = torch.ones(estimator.coordinates, dtype=torch.bool)
-    mask = freeze_some(estimator, 0.7) if kind in FREEZING else every
+    mask = cases.freeze_some(estimator, 0.7) if kind in cases.FREEZING else every
     estimator.begin_step(model)
-    found = estimator.privatise(noise())
+    found = estimator.privatise(cases.noise())
     assert {name: value.shape for name, value in found.items()} == shapes_of(model)
     flat = torch.cat([value.flatten() for value in found.values()])
     assert bool((flat[~mask] == 0).all())
@@ -175,14 +165,14 @@ def test_frozen_coordinates_get_neither_gradient_nor_noise_and_empty_samples_are
 
 
 def test_a_posterior_mask_drops_coordinates_of_what_was_clipped_whole() -> None:
-    model, (inputs, targets) = perceptron(), batch(6)
-    whole, posterior = (make("dpsgd", model, clip=0.01, freeze_after_clipping=after) for after in (False, True))
-    mask = freeze_some(posterior, 0.9, seed=1)
-    found = sums(posterior, model, inputs, targets)
-    torch.testing.assert_close(found, sums(whole, model, inputs, targets)[mask])
-    assert float(sums(posterior, model, inputs[:1], targets[:1]).norm()) < 0.6 * posterior.sensitivity
+    model, (inputs, targets) = cases.perceptron(), cases.batch(6)
+    whole, posterior = (cases.make("dpsgd", model, clip=0.01, freeze_after_clipping=after) for after in (False, True))
+    mask = cases.freeze_some(posterior, 0.9, seed=1)
+    found = cases.sums(posterior, model, inputs, targets)
+    torch.testing.assert_close(found, cases.sums(whole, model, inputs, targets)[mask])
+    assert float(cases.sums(posterior, model, inputs[:1], targets[:1]).norm()) < 0.6 * posterior.sensitivity
     posterior.begin_step(model)
-    assert bool((released(posterior)[~mask] == 0).all())
+    assert bool((cases.released(posterior)[~mask] == 0).all())
 
 
 def test_masks_have_their_share_and_cooling_reaches_its_end() -> None:
@@ -210,21 +200,21 @@ def test_total_densities_are_those_of_the_paper(rate: float, epochs: int, publis
 
 
 def test_misuse_is_refused_with_the_reason() -> None:
-    model = perceptron()
+    model = cases.perceptron()
     for kind, name, value in (("topagg", "keep", 0.0), ("gep", "basis_size", 1)):
         with pytest.raises(InvalidParameter, match=name):
-            make(kind, model, **{name: value})
-    traces = trace_gradients(model, losses, *batch(2))
+            cases.make(kind, model, **{name: value})
+    traces = trace_gradients(model, cases.losses, *cases.batch(2))
     for kind in ("gep", "rgp"):
         with pytest.raises(InvalidParameter, match="begin_step"):
-            make(kind, model).add(traces)
-    estimator = make("dpsgd", model)
+            cases.make(kind, model).add(traces)
+    estimator = cases.make("dpsgd", model)
     with pytest.raises(InvalidParameter, match="places"):
         estimator.freeze(torch.ones(3, dtype=torch.bool))
     estimator.add(traces)
     with pytest.raises(InvalidParameter, match="within a step"):
         estimator.freeze(None)
-    assert make("gep", model).sensitivity == math.sqrt(2)
+    assert cases.make("gep", model).sensitivity == math.sqrt(2)
 
 
 # --- NormTopK ---

@@ -33,7 +33,6 @@ def estimator_of(kind: str, model: nn.Module, clip: float) -> Estimator:
 
 
 def square(sums: Sums) -> int:
-    """The squared norm of a sum, in integers."""
     return sum(int(step) ** 2 for value in sums.values() for step in value.flatten().tolist())
 
 

@@ -1,6 +1,8 @@
-"""The discrete Gaussian: its distribution, the proof obligations of its table, and tests that can reject."""
+"""The discrete Gaussian, its table and tests that can reject it; key stream and key derivation."""
 
+import copy
 import math
+import pickle
 from fractions import Fraction
 
 import mpmath
@@ -12,16 +14,8 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 from privacy.errors import InvalidParameter
-from privacy.mechanisms.discrete_gaussian import (
-    PREFIX_BITS,
-    SLACK,
-    TAIL_WIDTH_LOG2,
-    draw,
-    exact_below,
-    exp_bounds,
-    step_table,
-)
-from privacy.mechanisms.noise import SecureNoise
+from privacy.mechanisms import discrete_gaussian
+from privacy.mechanisms.noise import SecureNoise, derive_key
 
 STDDEVS = [0.3, 0.5, 1.0, 2.7, 31.4, 64.0, 100.3, 5000.0, 123456.7, 1e7, 2.0**45]
 ALARM = 1e-6  # The keys below are fixed, so a true sampler passes always and a wrong one fails always.
@@ -98,7 +92,7 @@ def test_tails_beyond_three_and_four_stddev(stddev: float) -> None:
 @pytest.mark.parametrize(("stddev", "n"), [(0.5, 20_000), (3.3, 3000), (40.0, 10_000), (5000.0, 10_000)])
 def test_cells_that_end_early_leave_the_distribution_to_the_tails(stddev: float, n: int) -> None:
     """With cells for one stddev only, a third of the draws comes from the tails' exact arithmetic."""
-    drawn = draw(n, step_table(stddev, reach=1), fresh("early").integers64)
+    drawn = discrete_gaussian.draw(n, discrete_gaussian.step_table(stddev, reach=1), fresh("early").integers64)
     assert np.abs(drawn).max() > 2 * stddev
     assert fit(drawn, stddev) > 1e-3
 
@@ -106,14 +100,16 @@ def test_cells_that_end_early_leave_the_distribution_to_the_tails(stddev: float,
 @pytest.mark.parametrize("stddev", [0.5, 7.3, 5000.0])
 def test_exact_arithmetic_decides_as_floating_point_does(stddev: float) -> None:
     """With a slack of one every draw is decided exactly, and the same key must give the same integers."""
-    quick = draw(2000, step_table(stddev), fresh("twice").integers64, slack=SLACK)
-    exact = draw(2000, step_table(stddev), fresh("twice").integers64, slack=1.0)
+    quick = discrete_gaussian.draw(
+        2000, discrete_gaussian.step_table(stddev), fresh("twice").integers64, slack=discrete_gaussian.SLACK
+    )
+    exact = discrete_gaussian.draw(2000, discrete_gaussian.step_table(stddev), fresh("twice").integers64, slack=1.0)
     assert np.array_equal(quick, exact)
 
 
 @pytest.mark.parametrize("stddev", STDDEVS)
 def test_the_alias_table_holds_the_weights_without_remainder(stddev: float) -> None:
-    table = step_table(stddev)
+    table = discrete_gaussian.step_table(stddev)
     held = [0] * 2048
     for slot, (threshold, alias) in enumerate(zip(table.threshold.tolist(), table.alias.tolist(), strict=True)):
         held[slot] += threshold
@@ -126,11 +122,13 @@ def test_the_alias_table_holds_the_weights_without_remainder(stddev: float) -> N
 @pytest.mark.parametrize("reach", [1, 13])
 def test_every_weight_dominates_its_cell(stddev: float, reach: int) -> None:
     """Step 2's right side is at most one on every cell and tail block, so rejection is exact; in rationals."""
-    table = step_table(stddev, reach)
-    width, block_width = 1 << table.width_log2, 1 << table.width_log2 + TAIL_WIDTH_LOG2
+    table = discrete_gaussian.step_table(stddev, reach)
+    width, block_width = 1 << table.width_log2, 1 << table.width_log2 + discrete_gaussian.TAIL_WIDTH_LOG2
 
     def height(z: int) -> Fraction:
-        return table.scale * Fraction(exp_bounds(Fraction(z) ** 2 / (2 * Fraction(stddev) ** 2), 200)[1], 1 << 200)
+        return table.scale * Fraction(
+            discrete_gaussian.exp_bounds(Fraction(z) ** 2 / (2 * Fraction(stddev) ** 2), 200)[1], 1 << 200
+        )
 
     for cell in range(-table.cells, table.cells):
         nearest = cell * width if cell >= 0 else -((cell + 1) * width - 1)
@@ -144,7 +142,7 @@ def test_every_weight_dominates_its_cell(stddev: float, reach: int) -> None:
 @settings(max_examples=100, deadline=None)
 def test_exp_bounds_enclose(numerator: int, denominator: int, bits: int) -> None:
     x = Fraction(numerator, denominator)
-    low, high = exp_bounds(x, bits)
+    low, high = discrete_gaussian.exp_bounds(x, bits)
     assert high - low <= 3
     if x > 10_000:
         assert (low, high) == (0, 1)
@@ -157,8 +155,8 @@ def test_exp_bounds_enclose(numerator: int, denominator: int, bits: int) -> None
 
 def test_exact_below_draws_further_bits_only_while_the_prefix_ties() -> None:
     """u and exp(-1/2) agree in 52 bits: the 64 bits that follow decide."""
-    tie = exp_bounds(Fraction(1, 2), PREFIX_BITS)[0]
-    following = exp_bounds(Fraction(1, 2), PREFIX_BITS + 64)[0] % (1 << 64)
+    tie = discrete_gaussian.exp_bounds(Fraction(1, 2), discrete_gaussian.PREFIX_BITS)[0]
+    following = discrete_gaussian.exp_bounds(Fraction(1, 2), discrete_gaussian.PREFIX_BITS + 64)[0] % (1 << 64)
     asked: list[int] = []
 
     def answer(prefix: int, offset: int = 0) -> bool:
@@ -166,7 +164,7 @@ def test_exact_below_draws_further_bits_only_while_the_prefix_ties() -> None:
             asked.append(n)
             return np.array([following + offset], dtype=np.uint64)
 
-        return exact_below(prefix, PREFIX_BITS, 1, 1.0, Fraction(1), source)
+        return discrete_gaussian.exact_below(prefix, discrete_gaussian.PREFIX_BITS, 1, 1.0, Fraction(1), source)
 
     assert (answer(tie - 1), answer(tie + 1), asked) == (True, False, [])
     assert (answer(tie, -5), answer(tie, 5), asked) == (True, False, [1, 1])
@@ -179,4 +177,74 @@ def test_a_tiny_stddev_gives_zero() -> None:
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, 2.0**46])
 def test_stddevs_out_of_range_are_refused(bad: float) -> None:
     with pytest.raises(InvalidParameter):
-        step_table(bad)
+        discrete_gaussian.step_table(bad)
+
+
+# --- key stream and key derivation ------------------------------------------------------------------------------------
+
+
+SECRET = bytes(range(32))
+
+
+def test_key_stream_is_aes_256_in_counter_mode() -> None:
+    """Known answer: AES-256 of the zero block under the zero key."""
+    assert SecureNoise(bytes(32)).integers64(2).tobytes().hex() == "dc95c078a2408989ad48a21492842087"
+
+
+def test_the_stream_does_not_depend_on_how_it_is_read() -> None:
+    whole, parts = SecureNoise(SECRET), SecureNoise(SECRET)
+    read = [parts.integers64(n) for n in (1, 0, 15, 17, 500, 467)]
+    assert np.array_equal(whole.integers64(1000), np.concatenate(read))
+
+
+def test_draws_repeat_for_a_key_and_go_on_within_it() -> None:
+    first, second = SecureNoise(SECRET), SecureNoise(SECRET)
+    drawn = first.discrete_gaussian((3, 5), 4.0)
+    assert np.array_equal(drawn, second.discrete_gaussian((3, 5), 4.0))
+    assert not np.array_equal(drawn, second.discrete_gaussian((3, 5), 4.0))
+
+
+def test_every_label_separates_keys() -> None:
+    labels: list[tuple[str | int, ...]] = [
+        *(("noise", *more) for more in ((), (1,), ("1",), (1, 0), (10,), (-1,), (1, "votes"), (2, "votes"))),
+        *(("noise1",), ("n", "oise"), ("s5:noise",)),
+    ]
+    keys = {derive_key(SECRET, *sequence) for sequence in labels} | {derive_key(bytes(32), "noise")}
+    assert len(keys) == len(labels) + 1
+    assert all(len(key) == 32 for key in keys)
+    derived, made = SecureNoise.derive(SECRET, "a", 1), SecureNoise(derive_key(SECRET, "a", 1))
+    assert np.array_equal(derived.integers64(8), made.integers64(8))
+
+
+@pytest.mark.parametrize("labels", [(), (True,), (1.5,), (None,)])
+def test_labels_are_texts_and_integers(labels: tuple[object, ...]) -> None:
+    with pytest.raises(InvalidParameter):
+        derive_key(SECRET, *labels)  # type: ignore[arg-type]
+
+
+def test_short_secrets_and_keys_are_refused_without_showing_them() -> None:
+    with pytest.raises(InvalidParameter, match="hidden"):
+        derive_key(b"short", "a")
+    with pytest.raises(InvalidParameter, match="hidden"):
+        SecureNoise(b"short")
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_noise_cannot_be_duplicated(duplicate: object) -> None:
+    with pytest.raises(TypeError, match="repeat"):
+        duplicate(SecureNoise(SECRET))  # type: ignore[operator]
+
+
+def test_uniform_is_uniform_and_below_one() -> None:
+    drawn = SecureNoise(SECRET).uniform((1000, 100))
+    assert drawn.shape == (1000, 100)
+    assert drawn.min() >= 0
+    assert drawn.max() < 1
+    assert stats.kstest(drawn.ravel(), "uniform").pvalue > 1e-3
+
+
+@pytest.mark.parametrize("shape", [0, (0, 5), 7, (2, 3), ()])
+def test_shapes(shape: int | tuple[int, ...]) -> None:
+    drawn = SecureNoise(SECRET).discrete_gaussian(shape, 3.0)
+    assert drawn.shape == ((shape,) if isinstance(shape, int) else shape)
+    assert drawn.dtype == np.int64

@@ -1,6 +1,8 @@
-"""Shards and one record of each subject: stable under the presence of others, disjoint, keyed, even."""
+"""Samples and shards of units: by secret coins, stable under the presence of others, disjoint, keyed, even."""
 
 import hashlib
+import math
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -9,15 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+import privacy
 from privacy.errors import ContributionUnbounded, InvalidParameter, PrivacyError
-from privacy.mechanisms.partition import (
-    assert_disjoint,
-    assert_one_record_each,
-    one_record_each,
-    record_units,
-    shard_members,
-    shard_of,
-)
+from privacy.mechanisms import partition
+from privacy.mechanisms.sampling import NOBODY, deal_passes, poisson_sample
+from tests.privacy.gradients.cases import noise
 
 KEY, OTHER_KEY = bytes(range(32)), bytes(range(1, 33))
 
@@ -27,76 +25,77 @@ def rows(n: int, seed: int = 0) -> npt.NDArray[np.uint8]:
 
 
 def of(ids: list[bytes]) -> npt.NDArray[np.uint8]:
-    """Units of four bytes."""
     return np.frombuffer(b"".join(ids), np.uint8).reshape(len(ids), 4)
 
 
 @given(ids=st.lists(st.binary(min_size=4, max_size=4), max_size=40), removed=st.integers(0, 39))
 def test_presence_of_a_unit_moves_no_other(ids: list[bytes], removed: int) -> None:
     kept = ids[:removed] + ids[removed + 1 :]
-    with_it = dict(zip(ids, shard_of(of(ids), KEY, 7).tolist(), strict=True))
-    without_it = dict(zip(kept, shard_of(of(kept), KEY, 7).tolist(), strict=True))
+    with_it = dict(zip(ids, partition.shard_of(of(ids), KEY, 7).tolist(), strict=True))
+    without_it = dict(zip(kept, partition.shard_of(of(kept), KEY, 7).tolist(), strict=True))
     assert all(with_it[unit] == shard for unit, shard in without_it.items())
 
 
 def test_a_shard_is_the_keyed_hash_of_its_units_bytes() -> None:
     units = rows(50)[:, ::2]  # not contiguous
     hashed = [hashlib.blake2b(row.tobytes(), key=KEY, digest_size=8, person=b"obscura shard") for row in units]
-    assert shard_of(units, KEY, 11).tolist() == [int.from_bytes(one.digest(), "little") % 11 for one in hashed]
+    assert partition.shard_of(units, KEY, 11).tolist() == [
+        int.from_bytes(one.digest(), "little") % 11 for one in hashed
+    ]
 
 
 def test_equal_units_meet_and_the_key_decides_where() -> None:
     ids = of([b"anna", b"bert", b"anna", b"carl"] * 10)
-    assigned = shard_of(ids, KEY, 1000)
+    assigned = partition.shard_of(ids, KEY, 1000)
     assert assigned[0] == assigned[2]
-    assert not np.array_equal(assigned, shard_of(ids, OTHER_KEY, 1000))
+    assert not np.array_equal(assigned, partition.shard_of(ids, OTHER_KEY, 1000))
 
 
 def test_shards_fill_evenly_and_may_stay_empty() -> None:
-    sizes = np.bincount(shard_of(rows(20_000), KEY, 100), minlength=100)
+    sizes = np.bincount(partition.shard_of(rows(20_000), KEY, 100), minlength=100)
     assert stats.chisquare(sizes).pvalue > 1e-3
-    assert np.bincount(shard_of(rows(50), KEY, 100), minlength=100).min() == 0
+    assert np.bincount(partition.shard_of(rows(50), KEY, 100), minlength=100).min() == 0
 
 
 def test_members_cover_every_record_once() -> None:
-    assigned = shard_of(rows(300), KEY, 40)
-    members = shard_members(assigned, 40)
+    assigned = partition.shard_of(rows(300), KEY, 40)
+    members = partition.shard_members(assigned, 40)
     assert len(members) == 40
     assert sorted(np.concatenate(members).tolist()) == list(range(300))
     assert all((assigned[indices] == shard).all() for shard, indices in enumerate(members))
 
 
 def test_no_records_make_empty_shards() -> None:
-    assigned = shard_of(rows(0), KEY, 3)
-    assert [len(indices) for indices in shard_members(assigned, 3)] == [0, 0, 0]
+    assigned = partition.shard_of(rows(0), KEY, 3)
+    assert [len(indices) for indices in partition.shard_members(assigned, 3)] == [0, 0, 0]
     assert assigned.shape == (0,)
-    assert_disjoint(rows(0), assigned, 3)
+    partition.assert_disjoint(rows(0), assigned, 3)
 
 
 def test_disjointness_is_checked() -> None:
     ids = of([b"anna", b"bert", b"anna"])
-    assigned = shard_of(ids, KEY, 50)
-    assert_disjoint(ids, assigned, 50)
+    assigned = partition.shard_of(ids, KEY, 50)
+    partition.assert_disjoint(ids, assigned, 50)
     torn = assigned.copy()
     torn[2] = (torn[2] + 1) % 50
     with pytest.raises(PrivacyError, match="two shards"):
-        assert_disjoint(ids, torn, 50)
+        partition.assert_disjoint(ids, torn, 50)
     with pytest.raises(PrivacyError, match="does not exist"):
-        assert_disjoint(ids, np.array([0, 1, 50]), 50)
+        partition.assert_disjoint(ids, np.array([0, 1, 50]), 50)
     with pytest.raises(PrivacyError, match="exactly once"):
-        assert_disjoint(ids, assigned[:2], 50)
+        partition.assert_disjoint(ids, assigned[:2], 50)
 
 
 def test_record_units_hold_label_and_pixels() -> None:
     images = rows(4).reshape(4, 28, 28)
     images[1] = images[0]
-    units = record_units(images, np.array([3, 4, 3, 3]))
+    units = partition.record_units(images, np.array([3, 4, 3, 3]))
     assert units.shape == (4, 8 + 784)
     assert units.dtype == np.uint8
     assert (units[0, 8:] == units[1, 8:]).all()
     assert (units[0, :8] != units[1, :8]).any()
     with pytest.raises(InvalidParameter):
-        record_units(images, np.array([1]))
+        partition.record_units(images, np.array([1]))
 
 
 # --- one record of each subject ---
@@ -105,11 +104,10 @@ Record = tuple[int, bytes]
 
 
 def chosen(records: list[Record], key: bytes = KEY) -> dict[int, bytes]:
-    """The content of the record that was taken of each subject."""
     subjects = np.array([subject for subject, _ in records], dtype=np.int64)
     rows = np.array([list(content) for _, content in records], dtype=np.uint8).reshape(len(records), 3)
-    indices = one_record_each(subjects, rows, key)
-    assert_one_record_each(subjects[indices])
+    indices = partition.one_record_each(subjects, rows, key)
+    partition.assert_one_record_each(subjects[indices])
     assert indices.tolist() == sorted(indices.tolist())
     return {records[index][0]: records[index][1] for index in indices.tolist()}
 
@@ -141,17 +139,77 @@ def test_every_record_of_a_subject_is_as_likely() -> None:
 @pytest.mark.parametrize("subjects", [[1, 1], [1, 2, 3, 2]])
 def test_two_records_of_a_subject_are_found(subjects: list[int]) -> None:
     with pytest.raises(ContributionUnbounded):
-        assert_one_record_each(np.array(subjects))
-    assert_one_record_each(np.unique(subjects))
+        partition.assert_one_record_each(np.array(subjects))
+    partition.assert_one_record_each(np.unique(subjects))
 
 
 def test_what_is_out_of_range_is_refused() -> None:
     for key, shards in [(b"short", 3), (bytes(65), 3), (KEY, 0), (KEY, -1), (KEY, 1 << 21)]:
         with pytest.raises(InvalidParameter):
-            shard_of(of([b"anna"]), key, shards)
+            partition.shard_of(of([b"anna"]), key, shards)
     for units in (np.zeros((3, 0), np.uint8), np.zeros((3, 4)), np.zeros(3, np.uint8)):
         with pytest.raises(InvalidParameter):
-            shard_of(units, KEY, 3)
+            partition.shard_of(units, KEY, 3)
     for subjects, key in [([1], KEY), ([1, 2], b"short")]:
         with pytest.raises(InvalidParameter):
-            one_record_each(np.array(subjects), np.zeros((2, 3), np.uint8), key)
+            partition.one_record_each(np.array(subjects), np.zeros((2, 3), np.uint8), key)
+
+
+# --- sampling ---------------------------------------------------------------------------------------------------------
+
+
+def dealt(drawn: npt.NDArray[np.int64], units: int, size: int, groups: int) -> list[list[npt.NDArray[np.int64]]]:
+    return deal_passes(drawn, units, size, groups, noise("groups"))
+
+
+@pytest.mark.parametrize("groups", [1, 7])
+@pytest.mark.parametrize("count", [0, 1, 31, 32, 33, 1000])
+def test_every_unit_has_one_place_and_passes_have_one_size(count: int, groups: int) -> None:
+    drawn = np.sort(np.random.default_rng(0).permutation(5000)[:count])
+    passes = [units for group in dealt(drawn, 5000, 32, groups) for units in group]
+    assert all(units.shape == (32,) for units in passes)
+    placed = np.concatenate([np.zeros(0, dtype=np.int64), *passes])
+    assert np.sort(placed[placed != NOBODY]).tolist() == drawn.tolist()
+    assert np.count_nonzero(placed == NOBODY) < 32 * groups
+
+
+def test_one_unit_more_changes_its_own_group_alone() -> None:
+    drawn = np.arange(0, 3000)
+    before, after = dealt(drawn, 3001, 32, 9), dealt(np.arange(0, 3001), 3001, 32, 9)
+    changed = [
+        group for group in range(9) if np.concatenate(before[group]).tolist() != np.concatenate(after[group]).tolist()
+    ]
+    assert len(changed) == 1
+    sizes = [np.count_nonzero(np.concatenate(group) != NOBODY) for group in before]
+    assert 250 < min(sizes) <= max(sizes) < 420
+
+
+def test_poisson_sampling_is_independent_coins_with_the_stated_chance() -> None:
+    n, probability, rounds = 400, 0.03, 2000
+    stream = noise("poisson")
+    drawn = np.zeros((rounds, n), dtype=bool)
+    for row in drawn:
+        row[poisson_sample(n, probability, stream)] = True
+    sizes = drawn.sum(axis=1)
+    expected_sd = math.sqrt(n * probability * (1 - probability))
+    assert abs(sizes.mean() - n * probability) < 6 * expected_sd / math.sqrt(rounds)
+    assert 0.85 < sizes.std() / expected_sd < 1.15  # shuffled batches of one size would have 0
+    assert (sizes == 0).any() or n * probability > 8
+    each = drawn.mean(axis=0)
+    assert np.abs(each - probability).max() < 6 * math.sqrt(probability * (1 - probability) / rounds)
+    together = (drawn[:, ::2] & drawn[:, 1::2]).mean()
+    assert together == pytest.approx(probability**2, rel=0.15)
+    assert poisson_sample(5, 1.0, stream).tolist() == [0, 1, 2, 3, 4]
+    assert poisson_sample(0, 0.5, stream).tolist() == []
+    for bad in (0.0, 1.5, math.nan):
+        with pytest.raises(InvalidParameter):
+            poisson_sample(5, bad, stream)
+
+
+def test_no_noise_comes_from_torchs_own_generator() -> None:
+    """The only draws that are not secret name the public generator that they come from."""
+    folder = Path(privacy.__file__).parent
+    for path in [*folder.glob("gradients/*.py"), folder / "mechanisms" / "sampling.py"]:
+        for line in path.read_text().splitlines():
+            draws = any(word in line for word in ("torch.rand", "np.random", "torch.normal", "normal_("))
+            assert not draws or "generator=generator" in line, (path, line)

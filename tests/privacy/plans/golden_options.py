@@ -82,13 +82,11 @@ def _rounded(part: Any) -> Any:
 
 
 def refusal(error: InvalidParameter) -> str:
-    """What a refusal names: the field and the numbers of its reason."""
     numbers = re.findall(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?![\w])", error.why)
     return " ".join([error.name, *(f"{float(number.replace(',', '')):g}" for number in numbers)])
 
 
 def refused_together() -> dict[str, str]:
-    """Each case of options that are valid, but not together, with its refusal."""
     cases = [case.partition(" ") for case in GOLDEN["together"]]
     return {f"{recipe} {options}": verdict(partial(_plan, recipe), json.loads(options)) for recipe, _, options in cases}
 

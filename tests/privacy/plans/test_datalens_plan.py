@@ -10,15 +10,7 @@ from hypothesis import strategies as st
 
 from privacy.accounting.filter import Filter, open_filter
 from privacy.errors import InvalidParameter
-from privacy.plans.datalens import (
-    PRESETS,
-    TEACHER_PARAMETERS_MAX,
-    UNITS_PER_TEACHER_MIN,
-    VOTES,
-    DataLensConfig,
-    config_from_options,
-    plan_from_options,
-)
+from privacy.plans import datalens
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import plan_from_json
 
@@ -27,7 +19,7 @@ ACCOUNT = open_filter(1.0, 1e-5)
 
 
 def plan(options: dict[str, Any], privacy_filter: Filter = ACCOUNT, facts: PublicFacts = FACTS) -> Plan:
-    return plan_from_options(options, privacy_filter, privacy_filter.capacity_nano, facts)
+    return datalens.plan_from_options(options, privacy_filter, privacy_filter.capacity_nano, facts)
 
 
 def assert_fits(made: Plan, privacy_filter: Filter) -> None:
@@ -40,7 +32,7 @@ def assert_fits(made: Plan, privacy_filter: Filter) -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.2, 1.0, 10.0, 300.0])
-@pytest.mark.parametrize("options", [{"preset": preset} for preset in PRESETS], ids=str)
+@pytest.mark.parametrize("options", [{"preset": preset} for preset in datalens.PRESETS], ids=str)
 def test_a_plan_uses_its_budget_and_never_exceeds_it(options: dict[str, Any], epsilon: float) -> None:
     privacy_filter = open_filter(epsilon, 1e-5)
     made = plan(options, privacy_filter)
@@ -54,8 +46,8 @@ def test_noise_can_be_chosen_instead_of_images() -> None:
     options = {"stddev": 5000.0, "top_k": 80, "images_per_iteration": 30}
     made = plan(options, privacy_filter)
     assert_fits(made, privacy_filter)
-    votes = made.stage(VOTES)
-    assert made.facts["noise_stddev"] == {VOTES: 5000.0}
+    votes = made.stage(datalens.VOTES)
+    assert made.facts["noise_stddev"] == {datalens.VOTES: 5000.0}
     assert votes.event.count == made.facts["images_to_aggregate"] == 30 * made.facts["iterations"]
     one_more = privacy_filter.cost_nano(dataclasses.replace(votes.event, count=votes.event.count + 30))
     assert one_more > made.budget_nano
@@ -90,7 +82,7 @@ def test_refusals_teach() -> None:
         with pytest.raises(InvalidParameter, match=words):
             plan(options)
     plan({"teachers": 15_000})
-    few = dataclasses.replace(FACTS, records_declared=UNITS_PER_TEACHER_MIN)
+    few = dataclasses.replace(FACTS, records_declared=datalens.UNITS_PER_TEACHER_MIN)
     assert plan({}, facts=few).facts["teachers"] == 1
     with pytest.raises(InvalidParameter, match="at most 1 teachers"):
         plan({"teachers": 2}, facts=few)
@@ -106,8 +98,8 @@ def test_refusals_teach() -> None:
 )
 def test_more_teachers_than_fit_in_memory_are_refused(options: dict[str, Any], classes: int, lower: str) -> None:
     facts = dataclasses.replace(FACTS, classes=tuple(map(str, range(classes))), records_declared=1_000_000)
-    each = config_from_options(options, 0.5, facts).parameters_per_teacher(facts)
-    fit = TEACHER_PARAMETERS_MAX // each
+    each = datalens.config_from_options(options, 0.5, facts).parameters_per_teacher(facts)
+    fit = datalens.TEACHER_PARAMETERS_MAX // each
     plan({**options, "teachers": fit}, facts=facts)
     with pytest.raises(InvalidParameter, match=lower) as refusal:
         plan({**options, "teachers": fit + 1}, facts=facts)
@@ -141,7 +133,7 @@ def test_facts_that_do_not_say_how_many_units_there_are_are_refused(changes: dic
 @pytest.mark.parametrize("budget_nano", [0, 1, 3, 40, 599])
 def test_a_tiny_budget_is_refused(budget_nano: int) -> None:
     with pytest.raises(InvalidParameter, match="budget_nano"):
-        plan_from_options({}, ACCOUNT, budget_nano, FACTS)
+        datalens.plan_from_options({}, ACCOUNT, budget_nano, FACTS)
 
 
 NONSENSE: st.SearchStrategy[Any] = st.one_of(
@@ -153,12 +145,12 @@ NONSENSE: st.SearchStrategy[Any] = st.one_of(
 def some_options(draw: st.DrawFn) -> dict[str, Any]:
     """A few options around their defaults, now and then one that is nonsense."""
     options: dict[str, Any] = {
-        "preset": draw(st.sampled_from(sorted(PRESETS))),
+        "preset": draw(st.sampled_from(sorted(datalens.PRESETS))),
         "teachers": draw(st.sampled_from([1, 50, 100, 4000])),
         "top_k": draw(st.sampled_from([1, 3, 20])),
     }
-    for name in draw(st.lists(st.sampled_from(list(DataLensConfig.model_fields)), max_size=4, unique=True)):
-        field = DataLensConfig.model_fields[name]
+    for name in draw(st.lists(st.sampled_from(list(datalens.DataLensConfig.model_fields)), max_size=4, unique=True)):
+        field = datalens.DataLensConfig.model_fields[name]
         if isinstance(field.default, bool):
             options[name] = draw(st.booleans())
         elif isinstance(field.default, int):
@@ -191,12 +183,12 @@ def test_any_options_give_a_plan_that_fits_or_a_refusal(options, epsilon, fracti
     privacy_filter = open_filter(epsilon, 1e-5)
     budget_nano = int(privacy_filter.capacity_nano * fraction)
     try:
-        made = plan_from_options(options, privacy_filter, budget_nano, facts)
+        made = datalens.plan_from_options(options, privacy_filter, budget_nano, facts)
     except InvalidParameter:
         return
     assert_fits(made, privacy_filter)
     read = plan_from_json(json.loads(json.dumps(made.to_json(), allow_nan=False)))
     assert read == made
-    config = read.config_of(DataLensConfig)
+    config = read.config_of(datalens.DataLensConfig)
     for stage in read.stages:  # a recipe rebuilds its events from stored noise, and the ledger compares them
         assert config.topagg(facts, read.noise_stddev[stage.name]).event(stage.event.count) == stage.event

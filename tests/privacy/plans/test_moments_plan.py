@@ -62,9 +62,6 @@ def test_what_noise_drowns_is_called_drowned_alone() -> None:
     assert "expected_detail" not in plan.facts
 
 
-# --- large images ---
-
-
 def of_size(side: int, classes: int = 2) -> PublicFacts:
     return PublicFacts(tuple(f"class {number}" for number in range(classes)), side, side, 3, 2_000, "record")
 

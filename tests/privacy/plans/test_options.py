@@ -1,6 +1,7 @@
-"""Options: one model says what is taken, and all that is served or written about it follows."""
+"""Options: one model says what is taken, all that is served follows, and stored ones mean what they always meant."""
 
 import dataclasses
+import json
 import math
 from typing import Any
 
@@ -14,7 +15,8 @@ from privacy.plans.datalens import config_from_options
 from privacy.plans.moments import config_that_follows
 from privacy.plans.options import RecipeConfig, read_options
 from privacy.plans.registry import RECIPES, build_plan, plan_from_json
-from tests.privacy.plans.golden_options import ACCOUNT, FACTS
+from tests.privacy.plans import golden_options
+from tests.privacy.plans.golden_options import ACCOUNT, FACTS, GOLDEN
 from workers.recipes.registry import TRAINERS
 
 OPTIONS = [(recipe, option) for recipe, known in RECIPES.items() for option in known.config.model_fields]
@@ -140,3 +142,25 @@ def test_a_stored_price_is_that_of_the_stages():
 
 def test_what_can_be_planned_can_be_trained():
     assert set(RECIPES) == set(TRAINERS)
+
+
+# --- stored options ---------------------------------------------------------------------------------------------------
+
+
+def test_options_give_the_same_plans():
+    before = {(asked, of): line for asked, lines in GOLDEN["plans"].items() for of, line in lines.items()}
+    found = {(asked, of): golden_options.summary(document) for asked, of, document in golden_options.planned()}
+    presets = {f"{recipe} {json.dumps({'preset': preset})}" for recipe in RECIPES for preset in RECIPES[recipe].presets}
+    assert presets | {f"{recipe} {{}}" for recipe in RECIPES} <= GOLDEN["plans"].keys()
+    changed = {case: line for case, line in found.items() if not golden_options.alike(line, before[case])}
+    assert changed == {}
+
+
+@pytest.mark.parametrize("document", GOLDEN["documents"], ids=lambda document: document["recipe"])
+def test_stored_plans_are_read_as_they_were_written(document):
+    read = plan_from_json(document).to_json()
+    assert {**read, "config": {name: read["config"][name] for name in document["config"]}} == document
+
+
+def test_what_does_not_go_together_is_refused_as_before():
+    assert golden_options.refused_together() == GOLDEN["together"]

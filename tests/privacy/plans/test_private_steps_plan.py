@@ -110,7 +110,6 @@ def test_scattering_needs_room_and_an_extractor_a_name_that_is_no_path() -> None
 
 
 def network(recipe: str, facts: PublicFacts, options: dict[str, Any]) -> nn.Module:
-    """What sees private records."""
     sizes = (facts.channels, facts.height, facts.width)
     if recipe == "dpgan":
         return Discriminator(DcganConfig(len(facts.classes), *sizes, 4, 4))

@@ -46,8 +46,7 @@ from service.db.session import SessionFactory, transaction
 from service.jobs import kinds
 from service.main import create_app, utc_now
 from service.settings import Settings
-from tests.service.holds import charge_planned
-from tests.service.people import make_key
+from tests.service.steps import WithDatabase, charge_planned, make_key
 from tests.together import wait_until
 
 PATIENCE_SECONDS = 120  # for an answer, on a machine that does much else
@@ -64,7 +63,7 @@ OwnSettings = Callable[..., Settings]
 
 
 @dataclass
-class Served:
+class Served(WithDatabase):
     """A running service and ways to talk to it and to play its worker."""
 
     app: FastAPI
@@ -76,26 +75,14 @@ class Served:
     opened: list[httpx.Client] = field(default_factory=list)  # every client, of all projects
 
     def make_keys(self, *scopes: str) -> None:
-        """Make a key for each of these scopes."""
         for scope in scopes:
             self.named(scope, scope)
-
-    def do(self, act: Callable[..., Any], *given: Any, **more: Any) -> Any:
-        """Do something in a transaction of its own."""
-        with transaction(self.factory) as session:
-            return act(session, *given, **more)
-
-    def change(self, table: type[Any], row_id: str, **columns: Any) -> None:
-        with transaction(self.factory) as session:
-            for name, value in columns.items():
-                setattr(session.get_one(table, row_id), name, value)
 
     def close(self) -> None:
         while self.opened:
             self.opened.pop().close()
 
     def client(self, scope: str | None = "admin") -> httpx.Client:
-        """An HTTP client with the key of a scope, or without any."""
         name = scope or ""
         if name not in self.http:
             self.http[name] = self.bearer(self.tokens[name] if name else "")
@@ -119,7 +106,6 @@ class Served:
         return self.ask("POST", path, body, headers={"Idempotency-Key": key} if key else {}, **more)
 
     def everything(self, path: str, **params: Any) -> list[dict[str, Any]]:
-        """The items of a list, from page to page."""
         page = self.read(path, **params)
         items = list(page["items"])
         while page["next_cursor"]:
@@ -128,19 +114,16 @@ class Served:
         return items
 
     def account(self, **changes: Any) -> dict[str, Any]:
-        """Open an account over HTTP."""
         body = {"name": f"people {new_id('x')}", **ACCOUNT, **changes}
         return dict(self.send("accounts", body, status=201))
 
     def dataset(self, *, scope: str = "admin", **changes: Any) -> dict[str, Any]:
-        """Declare a dataset over HTTP."""
         return dict(self.send("datasets", DATASET | changes, scope=scope, status=201))
 
     def balance(self, account_id: str) -> dict[str, Any]:
         return dict(self.read(f"accounts/{account_id}")["balance"])
 
     def upload(self, dataset_id: str, body: Any, format: str = "npz", *, scope: str = "admin") -> httpx.Response:
-        """Send a dataset's content."""
         return self.client(scope).put(f"/v1/datasets/{dataset_id}/content", params={"format": format}, content=body)
 
     def named(self, name: str, *scopes: str) -> httpx.Client:
@@ -168,20 +151,16 @@ class Served:
         return f"key_{self.tokens[name].split('_')[1]}"
 
     def enters(self, *names: str) -> list[bool]:
-        """Whether the keys of these callers are accepted."""
         return [self.client(name).get("/v1/datasets").status_code != 401 for name in names]
 
     def member(self, project_id: str, role: str) -> "Served":
-        """The same service, asked with a new key of a project."""
         made = self.send("keys", {"name": role, "role": role, "project_id": project_id}, status=201)
         return replace(self, tokens=dict.fromkeys(("admin", "read"), made["token"]), http={})
 
     def project(self, name: str = "heart") -> str:
-        """Make a project; returns its id."""
         return str(self.send("projects", {"name": name}, status=201)["id"])
 
     def browser(self, token: str) -> httpx.Client:
-        """Somebody who is signed in."""
         client = self.bearer()
         client.headers["Origin"] = self.url
         client.post("/login", data={"key": token})
@@ -197,7 +176,6 @@ class Served:
             structlog.configure(**logging)
 
     def bearer(self, token: str = "") -> httpx.Client:
-        """A client with a key, or without any."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         client = httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE_SECONDS, verify=trusted())
         self.opened.append(client)
@@ -220,7 +198,6 @@ class Served:
         self.change(Dataset, dataset_id, state=DatasetState.READY, **content)
 
     def train(self, dataset_id: str, *, key: str | None = None, scope: str = "admin", **changes: Any) -> httpx.Response:
-        """Ask for a training."""
         body = {"dataset_id": dataset_id, "recipe": "datalens", "epsilon": 1.0, "options": SMALL} | changes
         return self.client(scope).post("/v1/jobs", json=body, headers={"Idempotency-Key": key or new_id("key")})
 
@@ -231,7 +208,6 @@ class Served:
         return int(attempt)
 
     def progress(self, job_id: str, attempt: int, **facts: Any) -> None:
-        """Report progress as a worker does."""
         self.do(jobs.report_progress, job_id=job_id, attempt=attempt, progress=facts)
 
     def publish(self, job_id: str, attempt: int) -> str:
@@ -257,18 +233,15 @@ class Served:
         return release_id
 
     def finish_evaluation(self, evaluation: dict[str, Any], **accuracy: float) -> None:
-        """End an evaluation with accuracies by classifier, as a worker does."""
         facts = {"dataset": "held out", "dataset_id": evaluation["dataset_id"], "train_images": 50, "test_images": 7}
         results = {"accuracy": accuracy, "accuracy_warm_start_only": None}
         results["evaluation"] = {**facts, "seeds": [evaluation["seed"]]}
         self.finish(kinds.evaluate.KIND.finish, evaluation["job_id"], results=results, confusion=[[3, 1], [0, 3]])
 
     def finish(self, how: Callable[..., Any], job_id: str, **what: Any) -> None:
-        """Claim a job and end it, as a worker of its kind does."""
         self.do(how, job_id=job_id, attempt=self.claim(job_id), now=utc_now(), **what)
 
     def finish_sample(self, sample: dict[str, Any], content: bytes, name: str) -> None:
-        """Write a sample's file and end its job, as a worker does."""
         path = self.data_dir / "samples" / sample["id"] / name
         path.parent.mkdir(parents=True)
         path.write_bytes(content)
@@ -284,13 +257,11 @@ def new_settings(folder: Path, template: Path) -> Settings:
 
 @pytest.fixture(scope="module")
 def limits() -> dict[str, Any]:
-    """Bounds of the module's service."""
     return {"stream_limits": StreamLimits(poll_seconds=0.05)}
 
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path) -> Settings:
-    """Settings of the module's service."""
     return new_settings(tmp_path_factory.mktemp("service"), sqlite_template)
 
 
@@ -356,7 +327,6 @@ def started(settings: Settings, limits: dict[str, Any]) -> Iterator[Started]:
 
 @pytest.fixture
 def served(started: Started) -> Iterator[Served]:
-    """The running service."""
     with started.restored(started.usual) as served:
         yield served
 
@@ -371,7 +341,6 @@ def fresh(started: Started, settings: Settings) -> Iterator[Served]:
 
 @pytest.fixture
 def client(served: Served) -> Iterator[Client]:
-    """Our own client with the admin key."""
     with Client(served.url, served.tokens["admin"]) as client:
         yield client
 
@@ -396,13 +365,11 @@ def running(app: FastAPI, *, connections_max: int = 100, head_seconds: float = 1
 
 @pytest.fixture
 def dataset(served: Served) -> dict[str, Any]:
-    """A private dataset that is ready."""
     return served.ready_dataset(served.account(name="patients")["id"])
 
 
 @pytest.fixture
 def job(served: Served, dataset: dict[str, Any]) -> dict[str, Any]:
-    """A queued training on it."""
     return dict(served.train(dataset["id"]).json())
 
 
@@ -420,7 +387,6 @@ def released(served: Served) -> Callable[[], tuple[dict[str, Any], str]]:
 
 
 def npz(count: int, *, side: int = 4, classes: int = 2, seed: int = 0) -> bytes:
-    """A small upload: `count` images of noise with labels in turn."""
     rng = np.random.default_rng(seed)
     images = rng.integers(0, 256, (count, side, side), dtype=np.uint8)
     buffer = io.BytesIO()
@@ -429,7 +395,6 @@ def npz(count: int, *, side: int = 4, classes: int = 2, seed: int = 0) -> bytes:
 
 
 def connected(url: str, sent: bytes = b"") -> socket.socket:
-    """A connection to a service, which has sent something."""
     host, _, port = url.removeprefix("http://").partition(":")
     made = socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS)
     made.sendall(sent)
@@ -437,7 +402,6 @@ def connected(url: str, sent: bytes = b"") -> socket.socket:
 
 
 def received(connection: socket.socket, until: bytes | None = None) -> bytes:
-    """Read until something comes, or the other side closes; returns what came."""
     content = b""
     with suppress(ConnectionResetError):
         while (until is None or until not in content) and (more := connection.recv(65536)):
@@ -446,7 +410,6 @@ def received(connection: socket.socket, until: bytes | None = None) -> bytes:
 
 
 def problem(answer: Any, status: int, code: str) -> dict[str, Any]:
-    """Expect a problem document; returns it."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     document: dict[str, Any] = answer.json()

@@ -26,7 +26,6 @@ def _existing(name: str, value: Any) -> Any:
 
 @schemathesis.hook
 def before_call(context: schemathesis.HookContext, case: schemathesis.Case, kwargs: dict[str, Any]) -> None:
-    """Replace ids in a case before it is sent."""
     for part in (case.path_parameters, case.body):
         if isinstance(part, dict):
             for name, value in part.items():

@@ -27,10 +27,7 @@ SECRET = "sekretsekret"
 
 
 class Installation:
-    """A service that answers only what it can log: `ids` are of the analyst's project, and `missing` of nothing.
-
-    Each role has a client, a key and a project; `nobody` has no key.
-    """
+    """A service that answers only what it can log: `ids` are of the analyst's project, and `missing` of nothing."""
 
     def __init__(self, settings: Settings, department: Department) -> None:
         self.settings, self.ids, self.missing = settings, department.ids, department.missing

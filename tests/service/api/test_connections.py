@@ -32,7 +32,6 @@ HALF_A_HEAD = b"GET /v1/health/live HTTP/1.1\r\nHost: localhost\r\n"
 
 
 def alive(url: str) -> bool:
-    """Whether the service answers over a connection of its own, at once."""
     return httpx.get(f"{url}/v1/health/live", timeout=10, verify=trusted()).status_code == 200
 
 
@@ -59,7 +58,6 @@ def gate_limits() -> GateLimits:
 
 @pytest.fixture
 def application(own_settings: OwnSettings, gate_limits: GateLimits) -> Any:
-    """An application of the test's own, to be run with bounds of its connections."""
     return create_app(own_settings(), send=_broker_that_is_away, gate_limits=gate_limits)
 
 

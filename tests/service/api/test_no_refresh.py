@@ -71,13 +71,11 @@ class Watched:
 
 @pytest.fixture
 def served(fresh) -> Served:
-    """The first admin names the second alone."""
     return fresh
 
 
 @pytest.fixture
 def watched(served: Any, released: Callable[[], tuple[dict[str, Any], str]]) -> tuple[Watched, str]:
-    """An account that has spent, and the release it paid for."""
     account, release_id = released()
     watch = Watched(served, account["id"])
     assert watch.spent_nano > 0

@@ -22,10 +22,7 @@ LARGE = {"accounts": 64, "jobs": 240, "entries": 2000}
 
 @contextmanager
 def counted(app: Any) -> Iterator[list[str]]:
-    """Collect the questions that reach the driver, those that do not go through SQLAlchemy too.
-
-    Those of the threads that answer requests: the reconciler looks at the database now and then.
-    """
+    """Collect the questions that reach the driver from the threads that answer requests."""
     asked: list[str] = []
 
     def note(statement: Any) -> None:
@@ -100,7 +97,6 @@ def test_pages_lead_through_everything_once(grown, start, link, shown, expected)
 
 
 def _walk(client: httpx.Client, start: str, link: str, shown: str) -> list[str]:
-    """Follow the link to the next page to the end; returns the ids that were shown."""
     seen: list[str] = []
     address: str | None = start
     while address is not None:

@@ -21,7 +21,6 @@ ELSEWHERE = {"X-Forwarded-For": "203.0.113.1"}
 
 @pytest.fixture(scope="module")
 def settings(settings: Settings) -> Settings:
-    """Three requests a minute."""
     return settings.model_copy(update={"requests_per_minute": 3, "dashboard_public": True})
 
 

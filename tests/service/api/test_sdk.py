@@ -192,7 +192,6 @@ def test_waiting_for_a_job_that_does_not_succeed(client, dataset):
 
 @pytest.fixture
 def sample_id(served: Any, released: Callable[[], tuple[dict[str, Any], str]], client: Client) -> str:
-    """A finished sample."""
     _, release_id = released()
     drawn = client.release(release_id).sample(count=10, seed=1)
     served.finish_sample(drawn.model_dump(), CONTENT, "images.zip")

@@ -93,7 +93,6 @@ def crowding(served: Served, method: str, path: str, scope: str | None = "admin"
 
 
 def refused(answers: list[httpx.Response]) -> list[httpx.Response]:
-    """The answers that refuse; each says when to try again."""
     found = [answer for answer in answers if answer.status_code == 503]
     assert all("Retry-After" in answer.headers for answer in found)
     return found

@@ -13,7 +13,6 @@ from workers.train.runner import run
 
 @pytest.fixture(scope="module")
 def settings(settings):
-    """Of a service that knows the toy, by one line."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setitem(KINDS, toy_kind.KIND.name, toy_kind.KIND)
         yield settings.model_copy(update={"dashboard_public": True})

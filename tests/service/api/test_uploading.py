@@ -1,10 +1,13 @@
-"""Uploads from clients that are slow, too many, or refused: others are served, and nobody is read to the end."""
+"""Uploads that are slow, too many, refused, or sent to one of several processes: others are served all the same."""
 
+import os
 import socket
+import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -13,8 +16,8 @@ from service.api.uploading import DRAINED_BYTES_MAX, UploadLimits
 from service.identity import auth
 from service.main import utc_now
 from service.settings import Settings
-from tests.service.api.conftest import connected, npz, received
-from tests.together import PATIENCE_SECONDS, wait_until
+from tests.service.api.conftest import Served, connected, npz, received
+from tests.together import PATIENCE_SECONDS, at_once, ready, wait_until
 
 UPLOAD_BYTES_MAX = 2**24  # more than the slow uploads announce
 
@@ -26,13 +29,11 @@ def settings(settings: Settings) -> Settings:
 
 @pytest.fixture(scope="module")
 def limits() -> dict[str, Any]:
-    """Bounds that a test reaches within seconds."""
     rate = {"window_seconds": 1, "bytes_per_second_min": 50, "seconds_max": 2}
     return {"upload_limits": UploadLimits(process_max=3, per_key_max=2, **rate)}
 
 
 def sending(served: Any, dataset_id: str, head: str, *, token: str | None = None) -> socket.socket:
-    """A connection that has sent the head of an upload."""
     head = f"PUT /v1/datasets/{dataset_id}/content?format=npz HTTP/1.1\r\nHost: x\r\n{head}\r\n"
     return connected(served.url, f"{head}Authorization: Bearer {token or served.tokens['data']}\r\n\r\n".encode())
 
@@ -170,3 +171,110 @@ def test_an_upload_whose_key_is_revoked_on_its_way_is_not_taken(served):
     assert said.startswith(b"HTTP/1.1 401"), said
     assert served.read(f"datasets/{dataset_id}")["state"] == "declared"
     assert served.upload(dataset_id, body).status_code == 200
+
+
+# --- several web processes --------------------------------------------------------------------------------------------
+
+
+LEASE_SECONDS = 3
+
+
+class ApiProcess:
+    def __init__(self, python: str, data_dir: Path, database_url: str) -> None:
+        settings = {"DATA_DIR": str(data_dir), "DATABASE_URL": database_url, "MODE": "celery"}
+        settings |= {"LEASE_SECONDS": str(LEASE_SECONDS), "HEARTBEAT_SECONDS": "0.5"}
+        environment = os.environ | {f"OBSCURA_{name}": value for name, value in settings.items()}
+        command = [python, "-m", "scripts.api_process"]
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+        self.process = subprocess.Popen(command, env=environment, **pipes)
+        assert self.process.stdout is not None
+        self.data_dir, self.url = data_dir, f"http://127.0.0.1:{int(self.process.stdout.readline())}"
+        elsewhere = cast("Any", None)  # application and database are in that process
+        self.served = Served(elsewhere, self.url, data_dir, elsewhere, {})
+
+    def ready(self) -> Served:
+        ready(self.served.client(None))
+        key = (self.data_dir / "admin.key").read_text().strip()
+        self.served.tokens |= dict.fromkeys(("admin", "read"), key)
+        return self.served
+
+    def kill(self) -> None:
+        self.served.close()
+        self.process.kill()
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+@contextmanager
+def half_an_upload(served: Served, dataset_id: str, body: bytes) -> Iterator[Callable[[], bytes]]:
+    """Send the first half of a body. Yields what sends the rest and returns the answer's beginning."""
+    half = len(body) // 2
+    with sending(served, dataset_id, f"Content-Length: {len(body)}", token=served.tokens["admin"]) as connection:
+        connection.sendall(body[:half])
+
+        def finish() -> bytes:
+            connection.sendall(body[half:])
+            return connection.recv(65536)
+
+        yield finish
+
+
+@pytest.fixture
+def start(tmp_path: Path, database_url: str, warm: str) -> Iterator[Callable[[], ApiProcess]]:
+    with ExitStack() as stack:
+
+        def started() -> ApiProcess:
+            made = ApiProcess(warm, tmp_path / "data", database_url)
+            stack.callback(made.kill)
+            return made
+
+        yield started
+
+
+def images(seed: int) -> bytes:
+    return npz(60, seed=seed)
+
+
+def left(data_dir: Path) -> list[Path]:
+    return [*data_dir.glob("quarantine/*"), *data_dir.glob("datasets/*.tmp")]
+
+
+def state(served: Served, dataset_id: str) -> str:
+    return str(served.read(f"datasets/{dataset_id}")["state"])
+
+
+def test_a_process_that_starts_leaves_uploads_of_others_alone_and_takes_over_those_of_the_dead(start, tmp_path):
+    process = start()
+    first = process.ready()
+    going_on, stranded = first.dataset()["id"], first.dataset()["id"]
+    with half_an_upload(first, going_on, images(0)) as finish, half_an_upload(first, stranded, images(1)):
+        for dataset_id in (going_on, stranded):
+            wait_for_state(first, dataset_id, "receiving")
+        wait_until(lambda: len(left(tmp_path / "data")) == 2, "nothing is in quarantine")
+        second = start().ready()
+        assert state(second, going_on) == "receiving", "the start of a process ended the upload of another"
+        assert len(left(tmp_path / "data")) == 2
+        assert finish().startswith(b"HTTP/1.1 200 ")
+        assert state(second, going_on) == "ready"
+        taken = second.upload(stranded, images(2))
+        assert (taken.status_code, taken.json()["state"]) == (409, "receiving")
+        process.kill()
+    wait_until(lambda: second.upload(stranded, images(2)).status_code == 200, "nobody took over from the dead process")
+    wait_until(lambda: not left(tmp_path / "data"), "what the dead process wrote is still there")
+    third = start().ready()
+    assert [state(third, dataset_id) for dataset_id in (going_on, stranded)] == ["ready", "ready"]
+
+
+def test_processes_that_start_together_serve_together(start, tmp_path):
+    several = [process.ready() for process in [start() for _ in range(3)]]
+    assert [path.name for path in (tmp_path / "data" / "keys").glob("fingerprints*")] == ["fingerprints.key"]
+    declared = [several[0].dataset()["id"] for _ in range(6)]
+    uploads = [
+        lambda number=number, dataset_id=dataset_id: several[number % 3].upload(dataset_id, images(number)).status_code
+        for number, dataset_id in enumerate(declared)
+    ]
+    assert at_once(*uploads) == [200] * 6
+    same = several[0].dataset()["id"]
+    racing = [lambda served=served: served.upload(same, images(9)).status_code for served in several]
+    assert sorted(at_once(*racing)) == [200, 409, 409]

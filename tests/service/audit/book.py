@@ -26,9 +26,7 @@ from service.jobs.submission import new_job
 from service.ledger.stops import arming_stops
 from service.storage.folder import FolderStorage
 from tests.conftest import declared_row
-from tests.service.holds import charge_planned, hold_at_present_rate
-from tests.service.people import raise_limit
-from tests.service.steps import Steps
+from tests.service.steps import Steps, charge_planned, hold_at_present_rate, raise_limit
 
 EVENT = GaussianEvent(sensitivity=2.0, stddev=40.0, count=4)
 STEPS = PoissonGaussianEvent(sampling_probability=0.05, noise_multiplier=1.0, count=10)  # noise follows from a budget

@@ -31,7 +31,7 @@ from service.jobs import kinds
 from service.settings import Settings
 from tests.conftest import NOW, declared_row
 from tests.service.audit.book import SHA, LedgerBook
-from tests.service.people import make_key
+from tests.service.steps import make_key
 
 PRINTS = frozenset(number.to_bytes(16, "little") for number in range(1, 6))
 
@@ -52,7 +52,7 @@ UNVERIFIED_TABLES = {
     "withdrawn_subjects": "a list beside the journals restores it at the next start",
     "webhooks": "addresses for notices; whoever can edit them can create keys as well",
     "deliveries": "notices with ids and states that readers see anyway",
-    "installation": "compared with the data folder: tests/service/test_installation.py",
+    "installation": "compared with the data folder: tests/service/test_inspection.py",
     **dict.fromkeys(("audit_events", "known_uploads", "people", "previews", "shares"), "no amount depends on it"),
     "entries": "byte by byte in test_verify",
     "checkpoints": "in test_forgery",

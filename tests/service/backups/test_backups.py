@@ -39,9 +39,9 @@ from service.storage import storage_of
 from service.storage.interface import Storage
 from service.storage.journals import Journal, journalled, journalled_jobs
 from tests.service.audit.book import LedgerBook
-from tests.service.datasets.uploading import npz, pictures
+from tests.service.datasets.world import npz, pictures
 from tests.service.orders import release_with_files
-from tests.service.people import make_key
+from tests.service.steps import make_key
 
 pytestmark = pytest.mark.usefixtures("read_here")
 
@@ -122,7 +122,6 @@ class Installed(LedgerBook):
         return accept(self.settings(), self.factory, account_id, token, **facts)
 
     def accept_all(self, token: str, **more: Any) -> list[Outcome]:
-        """Accept what the database lacks, account by account."""
         losses = find_losses(self.settings(), self.factory)
         return [self.accept_loss(account_id, token, **more) for account_id in losses]
 
@@ -150,7 +149,6 @@ def installed(url: str, data_dir: Path, now: datetime) -> Iterator[Installed]:
 
 @pytest.fixture
 def book(database_url: str, tmp_path: Path, now) -> Iterator[Installed]:
-    """An installation on each database."""
     with installed(database_url, tmp_path / "var", now) as made:
         yield made
     upgrade_schema(database_url)  # the tests of PostgreSQL share one database, which may have been lost

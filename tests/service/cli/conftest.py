@@ -46,8 +46,6 @@ def book(sqlite_template: Path, tmp_path: Path) -> Iterator[LedgerBook]:
 
 @dataclass(frozen=True)
 class Ran:
-    """A finished command."""
-
     code: int
     out: str
     err: str
@@ -80,8 +78,6 @@ class Terminal(io.BytesIO):
 
 @dataclass(frozen=True)
 class Shell:
-    """Runs commands in this process on a data folder."""
-
     data_dir: Path
 
     def __call__(self, *arguments: str, code: int = 0, input: str | Terminal = "", **variables: str) -> Ran:
@@ -110,7 +106,6 @@ def serving(data_dir: Path, python: str, log: Path | None = None) -> Iterator[Sh
 
 @pytest.fixture(scope="session")
 def shell(tmp_path_factory: pytest.TempPathFactory, warm: str) -> Iterator[Shell]:
-    """A running service, and commands that find it."""
     with serving(tmp_path_factory.mktemp("up") / "service", warm) as shell:
         yield shell
 
@@ -141,7 +136,6 @@ def make_images() -> Callable[[Path, int], Path]:
 
 @pytest.fixture
 def account(client: Client) -> str:
-    """The name of a fresh account with epsilon 2."""
     name = f"people {new_id('x')}"
     client.create_account(name=name, owner="clinic", epsilon=2.0, delta=1e-5, unit="record")
     return name
@@ -149,6 +143,5 @@ def account(client: Client) -> str:
 
 @pytest.fixture
 def dataset(client: Client, account: str) -> str:
-    """The id of a private dataset of that account, with 200 images."""
     images = Arrays(two_classes(200)[0], np.arange(200) % 2)
     return client.datasets.push(images, account_id=client.find_account(account).id, at_most=200).id

@@ -25,11 +25,7 @@ ID = "x" * 20
 
 @pytest.fixture(scope="session")
 def people(client: Client) -> str:
-    """The name of an account, which has a dataset of the same name.
-
-    Made once for each service: a process may do the tests of this file in two parts, and a second `ds_store` would
-    make that name ambiguous.
-    """
+    """The name of an account, which has a dataset of the same name; made once, or that name would be ambiguous."""
     name = f"people-{new_id('x')}"
     images = np.random.default_rng().integers(0, 255, (200, 8, 8), dtype=np.uint8)
     account = client.create_account(name=name, owner="clinic", epsilon=2, delta=1e-4, unit="record")

@@ -92,7 +92,6 @@ def refusal(data_dir: Path, python: str, port: int = 0, **variables: str) -> str
 
 @pytest.fixture
 def full_disk(small_disk: Path) -> Path:
-    """A small file system without a free byte."""
     with pytest.raises(OSError, match="No space"):
         (small_disk / "filling").write_bytes(bytes(2**20))
     return small_disk
@@ -123,7 +122,6 @@ def test_up_on_a_disk_that_is_read_only_names_the_folder(warm, full_disk):
 
 @pytest.fixture
 def other_database(postgres_server: Engine) -> Iterator[Callable[[str], str]]:
-    """Create an empty database of an encoding, and return its URL."""
     with ExitStack() as opened:
 
         def created(encoding: str) -> str:

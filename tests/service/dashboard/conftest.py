@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from PIL import Image
-from sqlalchemy import select, text
+from sqlalchemy import text
 
 from obscura.wire.schemas import BalanceFacts
 from privacy.accounting.events import GaussianEvent
@@ -26,18 +26,15 @@ from service.db.ledger_tables import Hold
 from service.db.session import SessionFactory, transaction
 from service.settings import Settings
 from service.storage.interface import key_of
-from tests.service.holds import charge, hold_at_present_rate
-from tests.service.people import make_key
 from tests.service.reading_routes import TestClient, application
+from tests.service.steps import WithDatabase, charge, hold_at_present_rate, make_key
 
 CARD = {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove", "recipe": "datalens"}
 CARD |= {"accountant": "dp-accounting 1", "assumed_public": ["the class names"], "not_covered": ["other publications"]}
 
 
 @dataclass
-class Site:
-    """The running dashboard of one test."""
-
+class Site(WithDatabase):
     app: FastAPI
     settings: Settings
     factory: SessionFactory
@@ -57,11 +54,9 @@ class Site:
         )
 
     def key(self, *scopes: str) -> str:
-        """Create a key and return its token."""
         return self.do(make_key, name="test", scopes=scopes, now=self.now)[1]
 
     def signed_in(self, *scopes: str) -> TestClient:
-        """A browser with a session."""
         client = self.client()
         assert client.post("/login", data={"key": self.key(*scopes)}).status_code == 303
         return client
@@ -73,7 +68,6 @@ class Site:
         return Job(**usual | {"created_at": self.now} | facts)
 
     def add_job(self, account_id: str, dataset_id: str, *, epsilon: float, state: str = "queued", **facts) -> str:
-        """Write a training job with its hold, as far as its state says."""
         started, ended = state != "queued", state in ("succeeded", "failed", "cancelled")
         with transaction(self.factory) as session:
             nano = ledger.filter_of(ledger.get_account(session, account_id)).nano_of(epsilon)
@@ -98,7 +92,6 @@ class Site:
         return job_id
 
     def add_sweep(self, *job_ids: str, **facts) -> str:
-        """Write a sweep over trainings of one dataset."""
         with transaction(self.factory) as session:
             jobs = [session.get_one(Job, job_id) for job_id in job_ids]
             of = {"account_id": jobs[0].account_id, "dataset_id": jobs[0].dataset_id, "recipe": jobs[0].recipe}
@@ -110,7 +103,6 @@ class Site:
         return sweep.id
 
     def add_release(self, job_id: str, *, name: str = "first") -> str:
-        """Write the release of a succeeded job, with its files."""
         release_id = new_id("rel")
         with transaction(self.factory) as session:
             job = session.get_one(Job, job_id)
@@ -127,7 +119,6 @@ class Site:
         return release_id
 
     def add_sample(self, release_id: str) -> str:
-        """Write a finished drawing with its file."""
         sample_id = new_id("smp")
         drawn = {"count": 1000, "seed": 7, "format": "imagefolder", "sha256": "0" * 64, "bytes": 9}
         with transaction(self.factory) as session:
@@ -144,28 +135,13 @@ class Site:
         (folder / "images.zip").write_bytes(b"synthetic")
         return sample_id
 
-    def do(self, act: Callable[..., Any], *given: Any, **more: Any) -> Any:
-        """Do something in a transaction of its own."""
-        with transaction(self.factory) as session:
-            return act(session, *given, **more)
-
-    def change(self, table: type[Any], row_id: str, **columns: Any) -> None:
-        with transaction(self.factory) as session:
-            for name, value in columns.items():
-                setattr(session.get_one(table, row_id), name, value)
-
     def row(self, table: type[Any], row_id: str) -> Any:
-        """What is stored."""
         with transaction(self.factory, read_only=True) as session:
             return session.get_one(table, row_id)
 
     def balance(self, account_id: str) -> BalanceFacts:
         with transaction(self.factory, read_only=True) as session:
             return ledger.balance_of(ledger.get_account(session, account_id))
-
-    def rows(self, table: type[Any], *conditions: Any) -> list[Any]:
-        with transaction(self.factory, read_only=True) as session:
-            return list(session.scalars(select(table).where(*conditions)))
 
     def job(self, job_id: str) -> Job:
         return self.row(Job, job_id)
@@ -180,8 +156,6 @@ class Site:
 
 @dataclass
 class Stock:
-    """What the usual site holds."""
-
     account: str
     dataset: str
     running: str
@@ -192,7 +166,6 @@ class Stock:
 
     @property
     def pages(self) -> list[str]:
-        """Every page that a reader may open."""
         jobs = [f"/jobs/{job}" for job in (self.running, self.queued, self.done)]
         parts = ["/parts/budgets", "/parts/jobs", "/parts/releases", f"/jobs/{self.running}/part"]
         account = [f"/accounts/{self.account}{part}" for part in ("", "/data", "/jobs", "/ledger", "/controls")]
@@ -221,7 +194,6 @@ def make_site(sqlite_url: str, tmp_path: Path, now: datetime) -> Iterator[Callab
 
 @pytest.fixture
 def site(make_site: Callable[..., Site]) -> Site:
-    """A dashboard that its operator has opened: whoever can connect may read."""
     return make_site(dashboard_public=True)
 
 
@@ -241,13 +213,11 @@ def stock(site: Site, open_account: Callable[..., str], declare_dataset: Callabl
 
 @pytest.fixture
 def trainer(site: Site) -> TestClient:
-    """A browser of somebody who trains."""
     return site.signed_in("train", "read")
 
 
 @pytest.fixture
 def uploader(site: Site) -> TestClient:
-    """A browser of somebody who uploads images."""
     return site.signed_in("data", "read")
 
 
@@ -255,7 +225,6 @@ ORIGIN = {"Origin": "http://127.0.0.1:8420"}
 
 
 def token_of(client: TestClient, address: str) -> str:
-    """Return the token that requests of a page's script carry."""
     return token_in(client.get(address).text)
 
 

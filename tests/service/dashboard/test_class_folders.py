@@ -66,7 +66,6 @@ REFUSED = [
 
 
 def in_browser(cases: list[tuple[list[str], list[str], bool]]) -> list[dict[str, object]]:
-    """Run the script's function on each case."""
     program = f"{SCRIPT.read_text()}\nconst cases = JSON.parse(require('fs').readFileSync(0, 'utf8'));"
     program += "console.log(JSON.stringify(cases.map((each) => classFolders(...each))));"
     done = subprocess.run(["node", "-e", program], input=json.dumps(cases), capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""Every command on a page is one that the command line takes: no unknown option, and none missing."""
+"""What pages are made of: commands that the command line takes, and colours that can be told apart."""
 
 import html
 import re
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import service.dashboard
 from obscura.client.datasets import require_statements
 from service import dashboard
 from tests.commands import command_of
@@ -16,12 +17,7 @@ TEMPLATES = sorted((Path(dashboard.__file__).parent / "templates").glob("*.html"
 
 
 def parse(line: str) -> dict[str, Any]:
-    """Parse a command as the terminal does, without running it, and return its parameters.
-
-    Raises:
-        AssertionError, click.UsageError: There is no such command, or it refuses an argument.
-        PackingError: It pushes private images without stating how many there are at most.
-    """
+    """Parse a command as the terminal does, without running it; raises where it refuses, or pushes without a bound."""
     command, words = command_of(shlex.split(line)[1:])
     context = command.make_context(line, words)
     if line.startswith("obscura datasets push"):
@@ -83,3 +79,34 @@ def test_the_first_steps_are_commands_that_run(make_site):
 def test_a_command_that_the_command_line_refuses_is_found(line):
     with pytest.raises(Exception):  # noqa: B017, PT011  of the parser, or of what is stated about private images
         parse(line)
+
+
+STYLE = Path(service.dashboard.__file__).parent / "static" / "dashboard.css"
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_meet_wcag_aa_in_both_schemes(scheme):
+    light, dark = (
+        dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", part)) for part in STYLE.read_text().split("@media")[:2]
+    )
+    colours = light | (dark if scheme == "dark" else {})
+    text = [(ink, ground) for ink in ("ink", "soft", "accent") for ground in ("paper", "raised", "wash")]
+    text += [("accent-ink", "accent"), *((name, f"{name}-wash") for name in ("good", "bad", "busy", "warn"))]
+    for ink, ground in text:
+        assert contrast(colours[ink], colours[ground]) >= 4.5, (ink, ground)
+    shapes = [("edge", "paper"), ("edge", "raised"), ("focus", "paper"), ("focus", "raised"), ("spent", "left-base")]
+    shapes += [("spent", "raised"), ("held-mark", "held-base"), ("left-mark", "left-base")]
+    for shape, ground in shapes:
+        minimum = 2.0 if shape == "left-mark" else 3.0  # the dots are texture; the bar's edge and text carry "left"
+        assert contrast(colours[shape], colours[ground]) >= minimum, (shape, ground)

@@ -51,7 +51,6 @@ class Page(HTMLParser):
         self.text += data
 
     def all(self, *tags: str) -> list[dict[str, str | None]]:
-        """Return the attributes of all elements of some kinds."""
         return [attributes for tag, attributes in self.elements if tag in tags]
 
 

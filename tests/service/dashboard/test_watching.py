@@ -18,7 +18,7 @@ from service.db.ledger_tables import Entry
 from service.views import sweeps
 from service.views.accounts import SpendPoint
 from tests.service.dashboard.conftest import assert_shown
-from tests.service.holds import charge
+from tests.service.steps import charge
 
 
 def test_a_jobs_page_is_told_of_its_events_until_the_last(site, stock):

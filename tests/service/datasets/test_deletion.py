@@ -16,8 +16,7 @@ from service.ingest.array_files import SEALED_SUFFIX
 from service.sealing import new_key
 from service.settings import Settings
 from service.storage.interface import key_of
-from tests.service.datasets.uploading import known_refused, pictures
-from tests.service.datasets.world import World
+from tests.service.datasets.world import World, known_refused, pictures
 from tests.together import at_once
 
 pytestmark = pytest.mark.usefixtures("read_here")
@@ -26,7 +25,6 @@ PEOPLE = ["SURNAME_GIVEN_19610423", "SURNAME2_GIVEN_19551231"]
 
 
 def fill(settings: Settings, dataset_id: str) -> None:
-    """Write a key, and something into the folder."""
     vault.write_key(vault.Vault.of(settings).key_path(dataset_id), new_key())
     directory = settings.data_dir / key_of(dataset_id)
     directory.mkdir(parents=True)
@@ -37,7 +35,6 @@ class Desk(World):
     """Where datasets are stored without reading anything."""
 
     def stored(self, **changes: object) -> str:
-        """A private dataset that is ready, with a key and something in its folder."""
         dataset_id = self.write(self.account(f"people {new_key().hex()}"), **changes)
         fill(self.settings, dataset_id)
         return dataset_id
@@ -52,7 +49,6 @@ class Desk(World):
         deletion.go_on(self.settings, self.factory)
 
     def gone(self, dataset_id: str) -> tuple[bool, bool]:
-        """Whether key and files are gone."""
         key, files = self.context.vault.key_path(dataset_id), self.settings.data_dir / key_of(dataset_id)
         return not key.exists(), not files.exists()
 
@@ -190,7 +186,6 @@ def test_interrupted_deletions_and_returned_keys_are_found_at_the_next_start(des
 
 
 def pushed(world: World, account_id: str | None, *, seed: int = 0, subjects: bool = False) -> Dataset:
-    """Ten images, the same ones for each seed."""
     stated = {"subjects_declared": 20} if subjects else {}
     dataset_id = world.declare(account_id, name="pushed by mistake", classes=PEOPLE, **stated)
     images = pictures(10, seed=seed)
@@ -198,13 +193,11 @@ def pushed(world: World, account_id: str | None, *, seed: int = 0, subjects: boo
 
 
 def listed(world: World) -> list[str]:
-    """What any caller is shown."""
     with transaction(on_behalf(world.factory, lambda: None), read_only=True) as session:
         return [row.id for row in session.scalars(visible(session, Dataset))]
 
 
 def stored_texts(world: World) -> str:
-    """Every text of every row."""
     with transaction(world.factory, read_only=True) as session:
         rows = [tuple(row) for table in Base.metadata.sorted_tables for row in session.execute(select(table))]
     return repr(rows)

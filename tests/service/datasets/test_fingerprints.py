@@ -18,8 +18,7 @@ from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.ledger_tables import Account
 from service.db.session import transaction
 from service.errors import Conflict
-from tests.service.datasets.uploading import begun, known_refused, pictures
-from tests.service.datasets.world import World
+from tests.service.datasets.world import World, begun, known_refused, pictures
 from tests.together import at_once
 
 KEY = bytes(range(32))
@@ -44,7 +43,6 @@ class Desk(World):
         return receiving.accept(self.context, Content(row, sent, "0" * 64, 1, digests, "ab" * 32, lambda: None))
 
     def upload(self, account_id: str | None, images: np.ndarray) -> Dataset:
-        """Accept content with these images into a new dataset of an account."""
         return self.accept(self.receiving(account_id), prints(images))
 
     def stored(self) -> set[tuple[bytes, str | None]]:
@@ -54,7 +52,6 @@ class Desk(World):
             return {(row.digest, row.account_id) for row in session.execute(query.where(Dataset.ready_at.is_not(None)))}
 
     def destroy(self, dataset_id: str) -> None:
-        """Delete images without erasing their declaration, as after a training."""
         self.do(deletion.begin, dataset_id, cancel_jobs=False, now=self.context.clock())
         assert deletion.complete(self.settings, self.factory, dataset_id).state is DatasetState.DELETED
 

@@ -1,30 +1,39 @@
-"""Receiving a body: limits hold, the reader is a process of its own, and whatever fails leaves nothing behind."""
+"""Receiving a body: limits hold, the reader is a process of its own, also if taken over, and faults leave nothing."""
 
 import os
+import shutil
 import subprocess
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from PIL import Image
 
 from obscura.wire.faults import Fault
 from service.api.problems import STATUSES
+from service.datasets import reading
 from service.datasets.reading import UploadFailed, UploadRefused, UploadsStopped, UploadTooLarge, sweep
 from service.datasets.vault import Vault, fingerprint_key_path, make_fingerprint_key
+from service.db.dataset_tables import Dataset
 from service.errors import InvalidInput, NotFound, ObscuraError
+from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SEALED_SUFFIX, SUBJECTS_NAME, create_array
 from service.ingest.faults import explain
+from service.ingest.request import IngestRequest
+from service.sealing import new_key
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.interface import key_of
 from tests.pictures import archive, picture
-from tests.service.datasets.uploading import DATASET, begun, receive, stored_subjects
-from tests.service.datasets.uploading import npz as pack
-from tests.service.ingest.conftest import request_of
+from tests.service.datasets.world import DATASET, begun, receive, stored_subjects
+from tests.service.datasets.world import npz as pack
+from tests.service.ingest.conftest import npy, request_of
 
 FACTS = begun()
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
@@ -48,7 +57,6 @@ def files_of(settings: Settings) -> list[str]:
 def assert_refused(
     settings: Settings, fault: Fault, body: Iterable[bytes], announced: int | None = None, **changes: Any
 ) -> UploadRefused:
-    """The upload is refused for this reason, and leaves no file."""
     with pytest.raises(UploadRefused) as refused:
         receive(settings, changes.get("facts", FACTS), body, announced, changes.get("format", "npz"))
     assert refused.value.numbers == {"fault": fault}
@@ -284,3 +292,97 @@ def test_refusals_name_the_rule_and_no_subject(settings, capfd, names, fault):
     assert "dora" not in told
     with pytest.raises(NotFound):
         stored_subjects(settings, DATASET)
+
+
+# --- a reader that was taken over -------------------------------------------------------------------------------------
+
+
+Arrays = dict[str, npt.NDArray[Any]]
+IMAGES = np.arange(5 * 4 * 6, dtype=np.uint8).reshape(5, 4, 6)
+LABELS = np.array([0, 1, 1, 0, 1])
+SUBJECTS = np.array([7, 7, 8, 9, 9])
+GOOD: Arrays = {IMAGES_NAME: IMAGES, LABELS_NAME: LABELS, SUBJECTS_NAME: SUBJECTS}
+
+
+def store(request: IngestRequest, arrays: Arrays) -> None:
+    for name, array in arrays.items():
+        with create_array(request, name, array.shape, array.dtype) as stored:
+            stored.append(array)
+
+
+def test_honest_arrays_pass(settings, monkeypatch):
+    """Control of everything below."""
+    monkeypatch.setattr(reading, "_run_ingest", lambda request: store(request, GOOD))
+    receive(settings, OF_SUBJECTS, [b"anything"])
+    images, labels = Vault.of(settings).open_dataset(DATASET)
+    for seen, stored in ((images, IMAGES), (labels, LABELS), (stored_subjects(settings, DATASET), SUBJECTS)):
+        np.testing.assert_array_equal(seen, stored)
+
+
+BROKEN: dict[str, Arrays] = {
+    "images of another size": {IMAGES_NAME: IMAGES[:, :, :5]},
+    "images in colour": {IMAGES_NAME: np.repeat(IMAGES[..., None], 3, axis=3)},
+    "fewer images": {IMAGES_NAME: IMAGES[:4]},
+    "more images": {IMAGES_NAME: np.concatenate([IMAGES, IMAGES])},
+    "images as floats": {IMAGES_NAME: IMAGES.astype(np.float32)},
+    "images as signed bytes": {IMAGES_NAME: IMAGES.astype(np.int8)},
+    "no records": {IMAGES_NAME: IMAGES[:0], LABELS_NAME: LABELS[:0], SUBJECTS_NAME: SUBJECTS[:0]},
+    "more records than declared": {
+        IMAGES_NAME: np.zeros((101, 4, 6), np.uint8),
+        LABELS_NAME: np.zeros(101, np.int64),
+        SUBJECTS_NAME: np.zeros(101, np.int64),
+    },
+    "a label that was not declared": {LABELS_NAME: np.array([0, 1, 2, 0, 1])},
+    "a negative label": {LABELS_NAME: np.array([0, 1, -1, 0, 1])},
+    "labels of another type": {LABELS_NAME: LABELS.astype(np.int32)},
+    "labels in two columns": {LABELS_NAME: np.column_stack([LABELS, LABELS])},
+    "more subjects than declared": {SUBJECTS_NAME: np.array([1, 2, 3, 4, 4])},
+    "a record of nobody": {SUBJECTS_NAME: np.array([7, 7, 8, 9, -9])},
+    "fewer subjects than records": {SUBJECTS_NAME: SUBJECTS[:4]},
+    "more subjects than records": {SUBJECTS_NAME: np.append(SUBJECTS, 7)},
+    "two subjects a record": {SUBJECTS_NAME: np.column_stack([SUBJECTS, SUBJECTS])},
+    "subjects of another type": {SUBJECTS_NAME: SUBJECTS.astype(np.int32)},
+    "subjects as floats": {SUBJECTS_NAME: SUBJECTS.astype(np.float64)},
+    "subjects of nobody": {SUBJECTS_NAME: SUBJECTS[:0]},
+}
+
+
+STORED = {wrong: GOOD | changes for wrong, changes in BROKEN.items()}
+STORED |= {f"no {name}": {key: GOOD[key] for key in GOOD if key != name} for name in GOOD}
+ASIDE = "aside"
+# What is done to the file of the images.
+TAMPERED: dict[str, Callable[[Path], object]] = {
+    "one more file": lambda path: path.with_name(ASIDE).write_text("for the other side"),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+    "a link": lambda path: (path.rename(path.with_name(ASIDE)), path.symlink_to(path.with_name(ASIDE))),
+    "not sealed": lambda path: path.write_bytes(npy(IMAGES)),
+    "another array": lambda path: shutil.copyfile(path.with_name(f"{LABELS_NAME}{SEALED_SUFFIX}"), path),
+    "cut short": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+}
+
+
+def tampered(request: IngestRequest, tamper: Callable[[Path], object]) -> None:
+    store(request, GOOD)
+    tamper(request.target / f"{IMAGES_NAME}{SEALED_SUFFIX}")
+
+
+# What the process does in place of reading, for a dataset with these facts; it says "ok".
+ACTS: dict[str, tuple[Dataset, Callable[[IngestRequest], None]]] = {
+    **{wrong: (OF_SUBJECTS, partial(store, arrays=arrays)) for wrong, arrays in STORED.items()},
+    **{wrong: (OF_SUBJECTS, partial(tampered, tamper=tamper)) for wrong, tamper in TAMPERED.items()},
+    "another key": (OF_SUBJECTS, lambda request: store(replace(request, target_key=new_key()), GOOD)),
+    "subjects not declared": (begun(), lambda request: store(replace(request, subjects_declared=3), GOOD)),
+}
+
+
+@pytest.mark.parametrize(("facts", "act"), ACTS.values(), ids=ACTS)
+def test_what_breaks_a_declared_rule_is_not_believed(settings, monkeypatch, facts, act):
+    monkeypatch.setattr(reading, "_run_ingest", act)
+    with pytest.raises(UploadFailed) as failed:
+        receive(settings, facts, [b"anything"])
+    assert failed.value.numbers == {"fault": Fault.INTERNAL}
+    assert failed.value.__cause__ is None
+    with pytest.raises(NotFound):
+        Vault.of(settings).open_dataset(DATASET)
+    left = [path for path in settings.data_dir.rglob("*") if path.is_file()]
+    assert left == [fingerprint_key_path(settings)], "no key, no array and no quarantined file is left"

@@ -11,7 +11,7 @@ from service.datasets.fingerprints import look_up, recognise, settle
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.session import transaction
-from tests.service.datasets.uploading import known_refused
+from tests.service.datasets.world import known_refused
 
 pytestmark = pytest.mark.usefixtures("read_here")
 

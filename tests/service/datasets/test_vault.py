@@ -14,7 +14,7 @@ from service.errors import Conflict, NotFound
 from service.ingest.array_files import SEALED_SUFFIX, ArrayFile, context_of
 from service.sealing import KEY_BYTES, SealBroken, SealedWriter, new_key
 from service.settings import Settings
-from tests.service.datasets.uploading import DATASET, begun, npz, receive
+from tests.service.datasets.world import DATASET, begun, npz, receive
 from tests.service.ingest.conftest import npy_header
 from tests.together import at_once
 

@@ -22,7 +22,7 @@ from service.errors import Conflict, InvalidInput, NotFound
 from service.sealing import new_key
 from service.storage import storage_of
 from service.storage.journals import read_withdrawn
-from tests.service.datasets.uploading import known_refused, pictures, stored_subjects
+from tests.service.datasets.world import known_refused, pictures, stored_subjects
 
 pytestmark = pytest.mark.usefixtures("read_here")
 

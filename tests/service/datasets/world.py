@@ -1,31 +1,33 @@
 """The world of dataset tests: accounts, and datasets that are declared, uploaded, trained on, withdrawn and deleted."""
 
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 from sqlalchemy import select
 
 from obscura.wire.words import DatasetState
 from service import jobs, ledger
 from service.datasets import deletion, receiving, vault, withdrawal
-from service.datasets.reading import Sent
-from service.datasets.vault import DatasetContext, Vault
+from service.datasets.fingerprints import KnownRefused
+from service.datasets.reading import Content, Sent, staged
+from service.datasets.vault import DatasetContext, Subjects, Vault
 from service.datasets.withdrawal import Withdrawal
 from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.job_tables import Job
 from service.db.ledger_tables import Entry
 from service.db.session import SessionFactory, transaction
-from service.ingest.array_files import IMAGES_NAME
+from service.ingest.array_files import IMAGES_NAME, SUBJECTS_NAME
 from service.sealing import SealBroken
 from service.settings import Settings
-from tests.service.datasets.uploading import npz, pictures, stored_subjects
-from tests.service.holds import charge
 from tests.service.orders import submit_training
-from tests.service.steps import Steps
+from tests.service.steps import Steps, WithDatabase, charge
 
 OPTIONS = {"teachers": 5, "top_k": 4, "images": 50}
 
@@ -50,9 +52,7 @@ class World(Steps):
         self.settings, self.factory, self.declare, self._open = settings, factory, declare, open_account
         self._write = declare_dataset
 
-    def do(self, act: Callable[..., Any], *given: Any, **more: Any) -> Any:
-        with transaction(self.factory) as session:
-            return act(session, *given, **more)
+    do = WithDatabase.do  # each act states its own time
 
     def write(self, account_id: str | None, **changes: Any) -> str:
         """Write the row of a dataset, ready without any content; without an account it is public."""
@@ -113,11 +113,9 @@ class World(Steps):
         return self.read(lambda session: list(session.scalars(digests)))
 
     def has_nothing_of(self, dataset_id: str) -> bool:
-        """Whether a refused upload has left nothing."""
         return self.row(dataset_id).state is DatasetState.DECLARED and not self.prints(dataset_id)
 
     def books(self) -> list[Any]:
-        """Every entry, every balance and every fingerprint."""
         with transaction(self.factory, read_only=True) as session:
             entries = session.scalars(select(Entry.hash).order_by(Entry.account_id, Entry.sequence)).all()
             prints = session.execute(select(Fingerprint.digest, Fingerprint.dataset_id)).all()
@@ -155,7 +153,6 @@ class SubjectWorld(World):
         withdrawal.go_on(self.settings, self.factory)
 
     def records(self, dataset_id: str) -> list[bytes]:
-        """The images that can be read."""
         return [image.tobytes() for image in Vault.of(self.settings).open_dataset(self.row(dataset_id).content)[0]]
 
     def contents(self, dataset_id: str) -> list[str]:
@@ -173,3 +170,48 @@ class SubjectWorld(World):
                 except SealBroken:
                     continue
         return False
+
+
+DATASET = "ds_" + "a2" * 10
+
+
+def begun(**changes: Any) -> Dataset:
+    """Return the row of a dataset that is being uploaded: at most 100 gray images of 4 x 6 pixels in two classes."""
+    facts = {"id": DATASET, "classes": ["cat", "dog"], "height": 4, "width": 6, "channels": 1, "records_declared": 100}
+    facts |= {"subjects_recognised": False, "upload_attempt": 1, "project_id": "prj_default"}
+    return Dataset(**facts | changes)
+
+
+def receive(
+    settings: Settings,
+    dataset: Dataset,
+    blocks: Iterable[bytes],
+    announced_bytes: int | None = None,
+    format: str = "npz",
+) -> Content:
+    context = DatasetContext(settings, SessionFactory(), lambda: datetime.now(UTC))
+    with staged(context, dataset, Sent(iter(blocks), format, announced_bytes)) as content:
+        content.publish()
+        return content
+
+
+@contextmanager
+def known_refused(fault: str) -> Iterator[pytest.ExceptionInfo[KnownRefused]]:
+    with pytest.raises(KnownRefused) as refused:
+        yield refused
+    assert refused.value.numbers == {"fault": fault}
+
+
+def stored_subjects(settings: Settings, name: str) -> Subjects:
+    with Vault.of(settings).open_array(name, SUBJECTS_NAME) as array:
+        return array.read()
+
+
+def pictures(count: int, *, seed: int = 0, shape: tuple[int, ...] = (4, 4)) -> npt.NDArray[np.uint8]:
+    return np.random.default_rng(seed).integers(0, 256, (count, *shape), dtype=np.uint8)
+
+
+def npz(images: npt.ArrayLike, labels: npt.ArrayLike, **more: npt.ArrayLike) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, images=images, labels=labels, **more)
+    return buffer.getvalue()

@@ -100,7 +100,6 @@ def idx(ingest: Ingest) -> Ingest:
 
 
 def packed(images: bytes = IMAGES_FILE, labels: bytes = LABELS_FILE) -> dict[str, Any]:
-    """A pair of IDX files, compressed."""
     return {"images": gzip.compress(images), "labels": gzip.compress(labels), "suffix": ".gz"}
 
 
@@ -123,7 +122,6 @@ def stored_array(tmp_path: Path) -> Callable[[str], np.ndarray]:
 
 @pytest.fixture
 def stored(stored_array: Callable[[str], np.ndarray]) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
-    """Return a function that loads what a reader has written."""
     return lambda: (stored_array(IMAGES_NAME), stored_array(LABELS_NAME))
 
 
@@ -131,7 +129,6 @@ PICTURE = picture()
 
 
 def pictures(*names: str) -> bytes:
-    """A zip file of pictures with these names."""
     return archive(*((name, PICTURE) for name in names))
 
 
@@ -155,7 +152,6 @@ class Explosive:
 
 
 def pickled(count: int) -> bytes:
-    """An array of so many objects."""
     array = np.empty(count, dtype=object)
     array[:] = [Explosive()] * count
     return npy(array, allow_pickle=True)

@@ -94,7 +94,6 @@ def test_any_texts_are_told_apart_or_refused(npz, numbers, ids):
 
 
 def is_blank(text: str) -> bool:
-    """Return whether an id is a placeholder; the cases stand below."""
     try:
         canonical(text)
     except Refused:

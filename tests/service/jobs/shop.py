@@ -17,8 +17,7 @@ from service.db.job_tables import Job, Release, Sample, Sweep
 from service.db.ledger_tables import Hold
 from service.db.session import SessionFactory, transaction
 from service.jobs import FailureCode
-from tests.service.holds import charge
-from tests.service.steps import Steps
+from tests.service.steps import Steps, charge
 
 RECIPE = "datalens"
 SHA = "ab" * 32
@@ -28,8 +27,6 @@ UNREADY = {"state": DatasetState.DECLARED, "content_sha256": None, "ready_at": N
 
 
 class Claim(NamedTuple):
-    """What a worker knows of the job that it runs."""
-
     job_id: str
     attempt: int
 
@@ -75,7 +72,6 @@ class Shop(Steps):
         return self.ask("train", **order | {"evaluation_dataset_id": None, **changes})
 
     def submit(self) -> str:
-        """A training, a second later than anything before it."""
         self.later(1)
         return self.train()
 
@@ -106,7 +102,6 @@ class Shop(Steps):
     # What workers do.
 
     def claim(self, job_id: str | None = None, **more: Any) -> Claim | None:
-        """Claim a job, or the first that can be claimed."""
         waiting = self.read(jobs.claimable, now=self.now) if job_id is None else [job_id]
         for each in waiting:
             attempt = self.do(jobs.claim, worker="w", lease_seconds=LEASE, job_id=each, **more)
@@ -136,7 +131,6 @@ class Shop(Steps):
         return claim
 
     def facts_of(self, release_id: str, sha: str = SHA) -> dict[str, Any]:
-        """What a training says of its release."""
         files = {"artifact_sha256": sha, "artifact_dir": f"releases/{release_id}"}
         shown: dict[str, Any] = {
             "name": "first",
@@ -149,7 +143,6 @@ class Shop(Steps):
         return self.tell(jobs.publish, claim, **self.facts_of(release_id, sha), **more)
 
     def released(self, **changes: Any) -> str:
-        """Train and publish."""
         self.train(**changes)
         return self.publish(self.charged(), release_id=new_id("rel")).id
 
@@ -206,7 +199,6 @@ class Shop(Steps):
         return [entry.kind for entry in self.entries()]
 
     def counts(self) -> dict[str, int]:
-        """How many rows there are of everything that a request may write."""
         with transaction(self.factory, read_only=True) as session:
             return {
                 table.__tablename__: session.scalar(select(func.count()).select_from(table)) or 0

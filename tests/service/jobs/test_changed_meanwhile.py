@@ -20,7 +20,7 @@ from service.db.dataset_tables import Dataset
 from service.db.session import SessionFactory, transaction
 from service.errors import AccountFrozen, InsufficientBudget
 from tests.service.jobs.shop import UNREADY, Shop
-from tests.service.people import raise_limit
+from tests.service.steps import raise_limit
 from tests.together import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.services
@@ -43,7 +43,6 @@ def shop(
 
 
 def waiting(shop: Shop) -> int:
-    """How many transactions wait for a lock of another one."""
     query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     return shop.read(lambda session: session.scalar(text(query)))
 

@@ -83,7 +83,6 @@ def test_a_failure_before_the_data_was_read_returns_the_hold(shop):
 
 
 def charged(shop: Shop) -> Claim:
-    """A training that has paid for something."""
     shop.submit()
     return shop.charged()
 

@@ -8,20 +8,11 @@ from sqlalchemy import select
 from sqlalchemy.exc import InvalidRequestError
 
 from obscura.wire.words import EntryKind, HoldState, JobState
-from service import jobs, ledger
+from service import errors, jobs, ledger
 from service.db.access_tables import Outbox
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release, Sample
 from service.db.session import transaction
-from service.errors import (
-    AccountFrozen,
-    Conflict,
-    IdempotencyMismatch,
-    InsufficientBudget,
-    InvalidInput,
-    NotFound,
-    StaleAttempt,
-)
 from service.identity.access import find
 from service.jobs.kinds.train import PRICINGS_MAX, at_the_present_rate
 from tests.service.jobs.shop import RECIPE, UNREADY
@@ -58,7 +49,7 @@ def test_the_secret_is_not_carried_by_a_loaded_job(shop):
 def test_the_running_attempt_alone_reads_the_secret(shop):
     first, second = shop.train(), shop.train()
     with transaction(shop.factory) as session:
-        with pytest.raises(StaleAttempt):
+        with pytest.raises(errors.StaleAttempt):
             jobs.secret_of(session, job_id=first, attempt=0)
         for job_id in (first, second):
             jobs.claim(session, worker="w", now=shop.now, lease_seconds=60, job_id=job_id)
@@ -68,7 +59,7 @@ def test_the_running_attempt_alone_reads_the_secret(shop):
 
 @pytest.mark.parametrize("epsilon", [8.01, 20.0, 1000.0])
 def test_more_than_the_limit_is_refused_with_numbers_and_does_not_use_up_its_key(shop, epsilon):
-    with pytest.raises(InsufficientBudget, match=f"needs epsilon {epsilon:g}") as caught:
+    with pytest.raises(errors.InsufficientBudget, match=f"needs epsilon {epsilon:g}") as caught:
         shop.train(epsilon=epsilon, key="k")
     assert caught.value.balance.affordable_epsilon == 8.0
     shop.assert_nothing_written()
@@ -81,7 +72,7 @@ def test_more_than_the_rest_is_refused_with_numbers_and_a_free_alternative(shop)
     before = shop.counts()
     told = r"needs epsilon 5\.0\. Account \*patients\* has .* left of 8\.0 \(.* spent, .* reserved; .* You can: "
     told += rf"ask for .*, sample release \*{release_id}\* again at no cost, or ask the owner\.$"
-    with pytest.raises(InsufficientBudget, match=told) as caught:
+    with pytest.raises(errors.InsufficientBudget, match=told) as caught:
         shop.train(epsilon=5.0)
     error, balance = caught.value, caught.value.balance
     assert balance.reserved_nano + balance.spent_nano + balance.left_nano == balance.capacity_nano
@@ -98,7 +89,7 @@ def test_a_price_is_found_anew_only_so_often(shop):
         pricings.append(trained.dataset.id)
         raise ledger.RateChanged("raised")
 
-    with pytest.raises(Conflict, match="raised"), transaction(shop.factory) as session:
+    with pytest.raises(errors.Conflict, match="raised"), transaction(shop.factory) as session:
         at_the_present_rate(session, shop.dataset_id, too_late)
     assert pricings == [shop.dataset_id] * PRICINGS_MAX
 
@@ -106,7 +97,7 @@ def test_a_price_is_found_anew_only_so_often(shop):
 def test_a_frozen_account_takes_no_training(shop):
     shop.freeze()
     for ask in (shop.train, shop.sweep_of):
-        with pytest.raises(AccountFrozen):
+        with pytest.raises(errors.AccountFrozen):
             ask()
     shop.assert_nothing_written()
 
@@ -115,16 +106,16 @@ def test_datasets_must_fit_their_role(shop):
     private = shop.declare(account_id=shop.account_id, records_declared=100)
     waiting = shop.declare(account_id=shop.account_id, records_declared=100, **UNREADY)
     for error, change in [
-        (NotFound, {"dataset_id": "ds_none"}),
-        (InvalidInput, {"dataset_id": shop.public_id}),
-        (Conflict, {"dataset_id": waiting}),
-        (InvalidInput, {"dataset_id": shop.declare(account_id=shop.account_id, state="deleted")}),
-        (NotFound, {"evaluation_dataset_id": "ds_none"}),
-        (InvalidInput, {"evaluation_dataset_id": private}),
-        (Conflict, {"evaluation_dataset_id": shop.declare(account_id=None, **UNREADY)}),
-        (InvalidInput, {"evaluation_dataset_id": shop.declare(account_id=None, classes=["a", "b"])}),
-        (InvalidInput, {"evaluation_dataset_id": shop.declare(account_id=None, height=32)}),
-        (InvalidInput, {"evaluation_dataset_id": shop.declare(account_id=None, channels=3)}),
+        (errors.NotFound, {"dataset_id": "ds_none"}),
+        (errors.InvalidInput, {"dataset_id": shop.public_id}),
+        (errors.Conflict, {"dataset_id": waiting}),
+        (errors.InvalidInput, {"dataset_id": shop.declare(account_id=shop.account_id, state="deleted")}),
+        (errors.NotFound, {"evaluation_dataset_id": "ds_none"}),
+        (errors.InvalidInput, {"evaluation_dataset_id": private}),
+        (errors.Conflict, {"evaluation_dataset_id": shop.declare(account_id=None, **UNREADY)}),
+        (errors.InvalidInput, {"evaluation_dataset_id": shop.declare(account_id=None, classes=["a", "b"])}),
+        (errors.InvalidInput, {"evaluation_dataset_id": shop.declare(account_id=None, height=32)}),
+        (errors.InvalidInput, {"evaluation_dataset_id": shop.declare(account_id=None, channels=3)}),
     ]:
         for ask in (shop.train, shop.sweep_of):
             with pytest.raises(error):
@@ -142,14 +133,16 @@ def test_a_gradient_basis_comes_from_public_images_alone(shop):
 
     for private_id in (dataset_id, shop.dataset_id):
         for ask in (shop.plan, shop.train, shop.sweep_of):
-            with pytest.raises(InvalidInput, match=r"must be public: results computed .* private images would leak"):
+            with pytest.raises(
+                errors.InvalidInput, match=r"must be public: results computed .* private images would leak"
+            ):
                 ask(**anchored(private_id))
-    with pytest.raises(NotFound):
+    with pytest.raises(errors.NotFound):
         shop.plan(**anchored("ds_none"))
     unready = shop.declare(account_id=None, **UNREADY)
     shop.plan(**anchored(unready))
     for ask in (shop.train, shop.sweep_of):
-        with pytest.raises(Conflict, match="public dataset that the options name is declared, not ready"):
+        with pytest.raises(errors.Conflict, match="public dataset that the options name is declared, not ready"):
             ask(**anchored(unready))
     shop.assert_nothing_written()
     other_shape = shop.declare(account_id=None, height=5, classes=["x"])
@@ -173,7 +166,7 @@ def test_the_same_key_and_body_give_the_same_job(shop):
 def test_the_same_key_with_another_body_is_refused(shop):
     shop.train(key="k")
     for change in ({"epsilon": 2.0}, {"recipe": "alchemy"}, {"evaluation_dataset_id": shop.public_id}):
-        with pytest.raises(IdempotencyMismatch):
+        with pytest.raises(errors.IdempotencyMismatch):
             shop.train(key="k", **change)
     assert shop.counts()["jobs"] == 1
 
@@ -186,7 +179,7 @@ def test_a_retry_is_answered_after_the_world_has_changed(shop):
 
 @pytest.mark.parametrize("key", ["", "x" * 201])
 def test_keys_are_bounded(shop, key):
-    with pytest.raises(InvalidInput, match="idempotency key"):
+    with pytest.raises(errors.InvalidInput, match="idempotency key"):
         shop.train(key=key)
 
 
@@ -241,7 +234,7 @@ def test_a_sample_may_come_in_the_balance_that_its_training_was_told(shop):
     ],
 )
 def test_proportions_that_cannot_be_drawn_are_refused(shop, changes, says):
-    with pytest.raises(InvalidInput, match=says):
+    with pytest.raises(errors.InvalidInput, match=says):
         shop.sample(shop.released(), **changes)
 
 
@@ -252,8 +245,8 @@ def test_a_sample_that_cannot_be_drawn_is_refused(shop):
     seeds = [{"seed": -1}, {"seed": 2**63}]
     classes = [{"classes": []}, {"classes": ["sock"]}, {"classes": ["coat", "coat"]}]
     for change in (*counts, *seeds, *classes, {"format": "tar"}):
-        with pytest.raises(InvalidInput):
+        with pytest.raises(errors.InvalidInput):
             shop.sample(release_id, **change)
-    with pytest.raises(NotFound):
+    with pytest.raises(errors.NotFound):
         shop.sample("rel_none")
     assert shop.counts() == before

@@ -79,9 +79,6 @@ def test_the_same_key_and_body_give_the_same_sweep(shop):
         shop.sweep(0.2, 0.4, key="k")
 
 
-# --- at the same moment ---------------------------------------------------------------------------------------------
-
-
 def test_nobody_squeezes_in_between_the_trials(shop):
     """The budget is enough for the sweep alone. Whoever asks while it is being accepted waits, and then is refused."""
     with pytest.raises(SweepTooExpensive) as refused:
@@ -123,9 +120,6 @@ def test_sweeps_and_jobs_at_once_never_leave_half_a_sweep(shop):
     assert {sweep: of_each[sweep] for sweep in sweeps} == dict.fromkeys(sweeps, 4)
     balance = shop.balance()
     assert reserved_nano == balance.reserved_nano <= balance.capacity_nano
-
-
-# --- cancelling -----------------------------------------------------------------------------------------------------
 
 
 def test_cancelling_returns_what_has_not_started_and_leaves_what_has_ended(shop):

@@ -7,8 +7,7 @@ from obscura.wire.words import HoldState
 from privacy.accounting.filter import open_filter
 from service import ledger
 from service.db.session import SessionFactory
-from tests.service.holds import charge, hold_at_present_rate
-from tests.service.steps import Steps
+from tests.service.steps import Steps, charge, hold_at_present_rate
 
 CAPACITY = open_filter(8.0, 1e-5).capacity_nano
 SHA = "ab" * 32

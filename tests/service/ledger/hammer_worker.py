@@ -27,7 +27,7 @@ from service import ledger
 from service.db.base import new_id
 from service.db.session import DatabaseBusy, SessionFactory, make_engine, make_session_factory, transaction
 from service.errors import HoldExhausted, InsufficientBudget, StaleAttempt
-from tests.service.holds import charge, hold_at_present_rate
+from tests.service.steps import charge, hold_at_present_rate
 
 SECONDS_MAX = 450  # for up to 1,000 requests on a busy machine; on a quiet one they take five
 GRANT = 1  # what the unsafe variant takes at once

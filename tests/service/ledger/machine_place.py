@@ -19,8 +19,8 @@ from service.errors import ObscuraError
 from service.identity import decisions
 from service.jobs import kinds
 from service.settings import Settings
-from tests.service.holds import hold_at_present_rate
 from tests.service.ledger.model_jobs import LEASE_SECONDS
+from tests.service.steps import hold_at_present_rate
 from workers.supervise.attempts import Attempt, drop_lease
 
 KEY = SigningKey(Ed25519PrivateKey.generate())

@@ -21,7 +21,7 @@ from service.identity import decisions
 from service.ledger.chain import utc_text
 from service.times import to_the_hour
 from tests.service.ledger.account_book import AccountBook
-from tests.service.people import make_key
+from tests.service.steps import make_key
 from tests.together import at_once
 
 LATER = timedelta(hours=1)

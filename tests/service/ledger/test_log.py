@@ -9,8 +9,8 @@ from service.db.ledger_tables import Account, Entry
 from service.db.session import transaction
 from service.errors import InvalidInput, LedgerCorruption
 from service.ledger.chain import canonical_json
-from tests.service.holds import hold_at_present_rate
 from tests.service.ledger.account_book import CAPACITY, SHA
+from tests.service.steps import hold_at_present_rate
 
 
 def test_the_log_is_paged_and_each_page_checks_its_link(account_book):

@@ -17,13 +17,12 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 from urllib.parse import urljoin
 
 import httpx
 import pytest
 from fastapi import FastAPI
-from sqlalchemy import select
 
 from scripts.with_services import free_port
 from service.api.events import StreamLimits
@@ -33,6 +32,7 @@ from service.identity.people import Confirming
 from service.identity.projects import create
 from service.settings import Settings
 from tests.service.reading_routes import TestClient, application
+from tests.service.steps import WithDatabase
 
 HERE = Path(__file__).parent / "provider"
 ROOT = Path(__file__).resolve().parents[3]
@@ -43,16 +43,10 @@ CLIENT = {"client_id": "obscura", "client_secret": "a secret of the test, and no
 ANA = {"name": "Ana Silva", "email": "ana@example.org", "groups": ["heart-owners"]}
 BEN = {"name": "Ben Okafor", "email": "ben@example.org", "groups": ["heart-owners"]}
 EVE = {"name": "Eve Lang", "groups": ["heart-lab"]}
-Row = TypeVar("Row")
 
 
 def install() -> Path:
-    """Install the provider where it is not yet; return the program.
-
-    Raises:
-        FileNotFoundError: node or npm is not installed.
-        CalledProcessError: the package cannot be had.
-    """
+    """Install the provider where it is not yet, and return the program; raises where it cannot be had."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         raise FileNotFoundError("node and npm are not installed")
     INSTALLED.mkdir(parents=True, exist_ok=True)
@@ -98,7 +92,6 @@ class RunningProvider:
         assert self.process.stdout.readline() == "done\n"
 
     def people(self, **people: dict[str, Any]) -> None:
-        """Let there be these people and no others."""
         self.tell(people=people)
 
     def stop(self) -> None:
@@ -129,8 +122,6 @@ def running(program: Path) -> Iterator[RunningProvider]:
 
 
 class Clock:
-    """The service's time, which a test moves on."""
-
     ahead = timedelta()
 
     def __call__(self) -> datetime:
@@ -138,12 +129,8 @@ class Clock:
 
 
 @dataclass
-class House:
-    """A service that people sign in to, and its provider.
-
-    Attributes:
-        heart: id of a project besides the first.
-    """
+class House(WithDatabase):
+    """A service that people sign in to, and its provider; `heart` is the id of a second project."""
 
     app: FastAPI
     factory: SessionFactory
@@ -154,14 +141,12 @@ class House:
     heart: str
 
     def browser(self) -> TestClient:
-        """A browser without any cookie, which follows no redirects by itself."""
         return TestClient(self.app, base_url=SITE, follow_redirects=False, headers={"Origin": SITE})
 
     def program(self, token: str) -> TestClient:
         return TestClient(self.app, base_url=SITE, headers={"Authorization": f"Bearer {token}"})
 
     def sign_in(self, login: str, browser: TestClient | None = None, next: str = "/") -> TestClient:
-        """A browser in which somebody has signed in."""
         browser = browser or self.browser()
         answer = browser.get(self.answer_of(login, browser, next))
         assert (answer.status_code, "Signed in" in answer.text) == (200, True), answer.text
@@ -193,23 +178,14 @@ class House:
         raise AssertionError("the provider leads nowhere")
 
     def confirm(self, seconds: float = 0.0, *, ask: Callable[..., Any] | None = None) -> int:
-        """Let some time go by, and let the service ask the provider; return for how many people it answered.
-
-        Args:
-            ask: is called instead of the provider's `confirm`, which is its first argument.
-        """
+        """Let time go by, then let the service ask the provider by `ask`; return how many people it answered for."""
         self.clock.ahead += timedelta(seconds=seconds)
         provider: Any = self.app.state.service.provider
         if ask is not None:
             provider = SimpleNamespace(confirm=partial(ask, provider.confirm))
         return Confirming(self.settings, self.factory, provider, self.clock).round()
 
-    def rows(self, table: type[Row], *conditions: Any) -> list[Row]:
-        with transaction(self.factory, read_only=True) as session:
-            return list(session.scalars(select(table).where(*conditions)))
-
     def caller(self, login: str, name: str = "nightly") -> TestClient:
-        """A program with a key that somebody has signed in to make."""
         return self.program(self.key_of(self.sign_in(login), name=name))
 
     def key_of(self, browser: TestClient, scope: str = "all", name: str = "nightly") -> str:
@@ -223,7 +199,6 @@ class House:
 
 
 def form_token_of(browser: TestClient) -> str:
-    """What the forms of the page *You* carry."""
     found = re.search(r'name="token" value="([0-9a-f]{64})"', browser.get("/you").text)
     assert found is not None
     return found[1]
@@ -262,7 +237,6 @@ def opened(
 def started(
     running: RunningProvider, sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[House, sqlite3.Connection]]:
-    """A service on SQLite, and its database as it was at the start."""
     folder, as_it_was = tmp_path_factory.mktemp("house"), sqlite3.connect(":memory:")
     shutil.copyfile(sqlite_template, folder / "obscura.db")
     with (

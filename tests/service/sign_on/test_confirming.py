@@ -41,7 +41,6 @@ def test_another_group_ends_sessions_and_keys_within_a_minute(house):
 
 
 def program_key(house: House, owner: Any) -> str:
-    """A key that an owner's key makes by the API."""
     made = owner.post("/v1/keys", json={"name": "handed on", "role": "analyst"})
     assert made.status_code == 201, made.text
     token: str = made.json()["token"]

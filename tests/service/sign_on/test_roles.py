@@ -60,7 +60,6 @@ def signs_in(
 
 
 def made_by(session: Session, key: ApiKey, scope: str, now: datetime) -> ApiKey:
-    """What a person makes with a role."""
     asked = {"created_by": key.id, "admin_id": key.admin_id, "project_id": key.project_id}
     return auth.create_key(session, name="made", scopes=[scope], now=now, **asked)[0]
 

@@ -128,7 +128,6 @@ CHANGES: dict[str, dict[str, object]] = {
 
 
 def coded(part: dict[str, object]) -> str:
-    """A part of a token."""
     return base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=")
 
 

@@ -83,7 +83,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def faulty(server: str) -> Iterator[FaultyProxy]:
-    """Run a proxy before a server for the time of a block."""
     proxy = FaultyProxy(server)
     thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()

@@ -27,12 +27,7 @@ class NoPatience(Patience):
 
 
 class MemoryBucket:
-    """Stands for `service.storage.s3.bucket.Bucket`.
-
-    Args:
-        behind: the number of latest changes that lists do not show.
-        patience: of its requests.
-    """
+    """Stands for `service.storage.s3.bucket.Bucket`; lists do not show the latest changes, as many as `behind`."""
 
     def __init__(self, behind: int = 0, patience: Patience = NoPatience(0, 1, 1, 1)) -> None:
         self._objects: dict[str, tuple[bytes, float]] = {}

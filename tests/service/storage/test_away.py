@@ -27,7 +27,7 @@ from service.storage import storage_of
 from service.storage.files import digest_directory, digest_file
 from service.storage.interface import StorageUnavailable, key_of
 from service.storage.journals import journalled
-from tests.service.datasets.uploading import DATASET, begun, npz, receive
+from tests.service.datasets.world import DATASET, begun, npz, receive
 from tests.service.storage.memory_bucket import MEMORY_URL, MemoryBucket
 from tests.workers.conftest import Workshop, build
 from tests.workers.tiny_runner import TRAINERS as TINY

@@ -41,7 +41,6 @@ class TestS3(StorageContract):
 
 @pytest.fixture
 def divided(bucket_url: str, tmp_path: Path) -> S3Storage:
-    """A storage of small parts."""
     return S3Storage(bucket_url, tmp_path / "var", part_bytes=PART, small_bytes=SMALL)
 
 
@@ -50,13 +49,10 @@ def objects(storage: S3Storage) -> list[str]:
 
 
 def another(storage: S3Storage, folder: Path) -> S3Storage:
-    """The same bucket, from another machine."""
     return S3Storage(storage.url, folder)
 
 
 class _Counted(Bucket):
-    """Counts the requests that read."""
-
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self.asked = Counter[str]()

@@ -18,7 +18,7 @@ from service.storage import storage_of
 from service.storage.journals import Journal, journalled, read_withdrawn
 from tests.service.datasets.world import SubjectWorld
 from tests.service.orders import release_with_files
-from tests.service.people import make_key
+from tests.service.steps import make_key
 from tests.service.storage.contract import KEY, RELEASE, publish
 from workers.supervise import reconcile
 

@@ -19,7 +19,6 @@ MOMENTS_MAX = 100
 
 @pytest.fixture
 def over(tmp_path: Path) -> Callable[[MemoryBucket], S3Storage]:
-    """Makes the storage of a machine over a bucket in memory."""
     sizes = {"part_bytes": PART, "small_bytes": SMALL}
     return lambda bucket: S3Storage("s3://bucket", tmp_path / os.urandom(4).hex(), bucket=bucket, **sizes)
 

@@ -41,7 +41,6 @@ class Receiver:
 
 @contextmanager
 def receiving(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
-    """A receiver on the loopback interface."""
     receiver = Receiver()
     with answering(receiver.answer, tls) as receiver.server:
         yield receiver

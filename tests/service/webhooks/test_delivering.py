@@ -23,7 +23,7 @@ from service.notices import WAITING_MAX
 from service.webhooks import delivering
 from service.webhooks.sending import Answer, Outgoing, Sender
 from tests.service.jobs.shop import Shop
-from tests.service.people import make_key
+from tests.service.steps import make_key
 from tests.service.webhooks.receiver import receiving
 from tests.together import at_once
 
@@ -32,8 +32,6 @@ MINUTE = timedelta(minutes=1)
 
 @dataclass
 class Line:
-    """Keeps what is sent, and answers with a status."""
-
     status: int | None = 200
     sent: list[Outgoing] = field(default_factory=list)
 
@@ -46,8 +44,6 @@ class Line:
 
 
 class Told(Shop):
-    """A shop of jobs whose webhooks are told over a line, when its clock is turned."""
-
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.line = Line()
@@ -73,7 +69,6 @@ class Told(Shop):
         return self.do(projects.create, name="heart").id
 
     def key(self, name: str) -> str:
-        """An admin's key, by its id."""
         return self.do(make_key, name=name, scopes=["admin"])[0].id
 
     def ask_removal(self, reason: str) -> str:

@@ -41,7 +41,6 @@ RELEASE = ReleaseFacts(
 
 
 def samples(seed: int = 0, count: int = 90) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Noise around three far-apart patterns."""
     rng = np.random.default_rng(seed)
     labels = np.arange(count, dtype=np.int64) % 3
     centres = np.zeros((3, 12, 12))

@@ -7,16 +7,6 @@ from torch import Tensor
 from models.extractor import ExtractorUnusable
 from tests.models.small_extractors import write_extractor
 from workers.evaluation import similarity
-from workers.evaluation.similarity import (
-    BUILT_IN,
-    INCEPTION,
-    NamedExtractor,
-    covered,
-    find_extractor,
-    frechet_distance,
-    measure_similarity,
-    texture_and_colour,
-)
 
 
 def pictures(n: int, seed: int, *, channels: int = 1, side: int = 16, classes: int = 4) -> Tensor:
@@ -30,14 +20,16 @@ def pictures(n: int, seed: int, *, channels: int = 1, side: int = 16, classes: i
 
 
 def compared(synthetic: Tensor, real: Tensor) -> similarity.Similarity:
-    return measure_similarity(synthetic, real, NamedExtractor(BUILT_IN, texture_and_colour), seed=0)
+    return similarity.measure_similarity(
+        synthetic, real, similarity.NamedExtractor(similarity.BUILT_IN, similarity.texture_and_colour), seed=0
+    )
 
 
 def test_the_distance_of_known_gaussians():
     points = torch.randn(4000, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    assert frechet_distance(points, points) == pytest.approx(0, abs=1e-9)
-    assert frechet_distance(points, points + torch.tensor([3.0, 4.0, 0.0])) == pytest.approx(25)
-    assert frechet_distance(points, 2 * points - points.mean(0)) == pytest.approx(float(points.var(0).sum()))
+    assert similarity.frechet_distance(points, points) == pytest.approx(0, abs=1e-9)
+    assert similarity.frechet_distance(points, points + torch.tensor([3.0, 4.0, 0.0])) == pytest.approx(25)
+    assert similarity.frechet_distance(points, 2 * points - points.mean(0)) == pytest.approx(float(points.var(0).sum()))
 
 
 def test_a_missing_kind_lowers_recall_and_static_lowers_precision():
@@ -55,8 +47,8 @@ def test_a_missing_kind_lowers_recall_and_static_lowers_precision():
 def test_blocks_change_nothing():
     stream = torch.Generator().manual_seed(0)
     real, fake = (torch.randn(90, 4, generator=stream, dtype=torch.float64) for _ in range(2))
-    whole = covered(fake, real)
-    assert covered(fake, real, block=7) == whole
+    whole = similarity.covered(fake, real)
+    assert similarity.covered(fake, real, block=7) == whole
     inside = torch.cdist(fake, real) <= torch.cdist(real, real).sort(dim=1).values[:, 3]
     assert whole == pytest.approx(float(inside.any(dim=1).double().mean()))
 
@@ -69,22 +61,22 @@ def test_as_many_of_each_side_are_compared_and_too_few_are_not(monkeypatch):
         seen.append(len(images))
         return images.double().mean(3).flatten(1)
 
-    counting = NamedExtractor("counting", rows)
+    counting = similarity.NamedExtractor("counting", rows)
     steps = list[tuple[int, int]]()
-    found = measure_similarity(
+    found = similarity.measure_similarity(
         pictures(300, 1), pictures(80, 2), counting, seed=0, look=lambda *step: steps.append(step)
     )
     assert (found.images, seen, found.extractor) == (50, [50, 50], "counting")  # type: ignore[union-attr]
     assert steps == [(0, 2), (1, 2)]
-    assert measure_similarity(pictures(300, 1), pictures(19, 2), counting, seed=0) is None
+    assert similarity.measure_similarity(pictures(300, 1), pictures(19, 2), counting, seed=0) is None
 
 
 @pytest.mark.parametrize(("channels", "side", "numbers"), [(1, 28, 80), (3, 30, 112), (3, 3, 112)])
 def test_what_is_built_in_describes_each_image_by_itself(channels, side, numbers):
     images = torch.randint(0, 256, (6, channels, side, side), generator=torch.Generator().manual_seed(0)).byte()
-    described = texture_and_colour(images)
+    described = similarity.texture_and_colour(images)
     assert described.shape == (6, numbers)
-    assert torch.allclose(described[2:3], texture_and_colour(images[2:3]), atol=1e-5)
+    assert torch.allclose(described[2:3], similarity.texture_and_colour(images[2:3]), atol=1e-5)
 
 
 class Halves(torch.nn.Module):
@@ -96,22 +88,22 @@ class Halves(torch.nn.Module):
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")  # the usual file is of this kind
 def test_an_operators_inception_network_is_used_and_named(tmp_path):
-    assert find_extractor(tmp_path / "nowhere").name == BUILT_IN
-    torch.jit.script(Halves()).save(str(tmp_path / INCEPTION))  # type: ignore[no-untyped-call]
-    found = find_extractor(tmp_path)
-    assert found.name == f"Inception ({INCEPTION})"
+    assert similarity.find_extractor(tmp_path / "nowhere").name == similarity.BUILT_IN
+    torch.jit.script(Halves()).save(str(tmp_path / similarity.INCEPTION))  # type: ignore[no-untyped-call]
+    found = similarity.find_extractor(tmp_path)
+    assert found.name == f"Inception ({similarity.INCEPTION})"
     assert found.features(pictures(4, 0)).shape == (4, 5)
-    (tmp_path / INCEPTION).write_bytes(b"no network")
+    (tmp_path / similarity.INCEPTION).write_bytes(b"no network")
     with pytest.raises(ExtractorUnusable, match="no TorchScript file"):
-        find_extractor(tmp_path)
+        similarity.find_extractor(tmp_path)
 
 
 def test_without_it_the_operators_network_for_reports_is_used_and_named_by_its_weights(tmp_path):
     write_extractor(tmp_path, "reports")
-    found = find_extractor(tmp_path)
+    found = similarity.find_extractor(tmp_path)
     assert found.name.startswith("shufflenet_v2_x0_5 (sha256 ")
     assert "weights from a seed" in found.name
     assert found.features(pictures(4, 0)).shape == (4, 1024)
     (tmp_path / "reports.json").unlink()
     with pytest.raises(ExtractorUnusable, match="lacks its JSON"):
-        find_extractor(tmp_path)
+        similarity.find_extractor(tmp_path)

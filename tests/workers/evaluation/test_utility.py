@@ -31,7 +31,6 @@ FEW = TRAIN[0][:60], TRAIN[1][:60]
 
 
 def judged(kind: ClassifierKind, train: tuple[Tensor, Tensor] = TRAIN, **changes: Any) -> Utility:
-    """Trained on these images and tested on the others, with seed 0 where nothing else is said."""
     return train_and_test(kind, *train, *changes.pop("test", TEST), **{"classes": CLASSES, "seed": 0} | changes)
 
 

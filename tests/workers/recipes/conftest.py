@@ -15,20 +15,10 @@ from privacy.gradients.build import build_estimator
 from privacy.gradients.estimator import Curator
 from privacy.gradients.per_sample import trace_gradients
 from privacy.mechanisms.noise import SecureNoise
+from privacy.plans import warm_start as warm_plan
 from privacy.plans.moments import MomentsConfig
 from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import FreezeSchedule, StepsConfig
-from privacy.plans.warm_start import (
-    BY_CLASS,
-    CLUSTER_ROUNDS,
-    CLUSTERS,
-    COUNT_WEIGHT,
-    MEANS,
-    POOLED,
-    QUANTISATION,
-    WARM_START,
-    action_of,
-)
 from tests.workers.small_trainings import Constant, Purse
 from workers.recipes import dp_classifier
 from workers.recipes.interface import TrustedCurator
@@ -49,7 +39,6 @@ def small_blocks() -> Iterator[None]:
 
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Releases get no noise."""
     monkeypatch.setattr(SecureNoise, "discrete_gaussian", lambda _noise, shape, _stddev: np.zeros(shape, np.int64))
 
 
@@ -61,35 +50,34 @@ def noise_images(n: int, height: int = 8, width: int = 8, channels: int = 1, see
 def change_by_one(
     config: MomentsConfig, facts: PublicFacts, stage: str, images: npt.NDArray[np.uint8]
 ) -> tuple[float, Constant]:
-    """Return by how much the last image changes the integers of a stage, and the noise of that stage.
-
-    All the way from pixels; other releases, made before, stay as they are.
-    """
-    name, classes, action = stage.partition(" ")[0], len(facts.classes), action_of(config, facts)
-    clip = {MEANS: config.mean_clip, POOLED: config.deviation_clip}.get(name, config.component_clip)
+    """Return by how much the last image changes a stage's integers, all the way from pixels, and that stage's noise."""
+    name, classes, action = stage.partition(" ")[0], len(facts.classes), warm_plan.action_of(config, facts)
+    clip = {warm_plan.MEANS: config.mean_clip, warm_plan.POOLED: config.deviation_clip}.get(name, config.component_clip)
     clip *= math.sqrt(facts.pixels / 784)
-    counting = name in (MEANS, CLUSTERS)
+    counting = name in (warm_plan.MEANS, warm_plan.CLUSTERS)
     noise = Constant(1 << 40 if counting else 0)  # keeps counts away from their lower bound
     rows, components = classes * config.clusters, 1 + config.class_size(facts)
     earlier = {
-        MEANS: np.column_stack([np.full(classes, 100.0), np.zeros((classes, len(action.blocks()[0][0])))]),
-        POOLED: np.diag(np.geomspace(5000, 1, len(action.across))),
+        warm_plan.MEANS: np.column_stack([np.full(classes, 100.0), np.zeros((classes, len(action.blocks()[0][0])))]),
+        warm_plan.POOLED: np.diag(np.geomspace(5000, 1, len(action.across))),
     }
-    for number in range(1, CLUSTER_ROUNDS + 1):
-        earlier[f"{CLUSTERS} {number}"] = np.random.default_rng(number).normal(5, 1, (rows, components))
+    for number in range(1, warm_plan.CLUSTER_ROUNDS + 1):
+        earlier[f"{warm_plan.CLUSTERS} {number}"] = np.random.default_rng(number).normal(5, 1, (rows, components))
     earlier.pop(stage, None)
 
     def integers(count: int) -> npt.NDArray[np.float64]:
         found: dict[str, Any] = {}
         releases = Kept(earlier, lambda drawn: noise if drawn == stage else Constant(), found.update)
         labels = np.zeros(count, dtype=np.int64)
-        stages = WARM_START if config.clusters > 1 else (MEANS, POOLED, BY_CLASS)
+        stages = (
+            warm_plan.WARM_START if config.clusters > 1 else (warm_plan.MEANS, warm_plan.POOLED, warm_plan.BY_CLASS)
+        )
         warm_start(images[:count], labels, config, facts, dict.fromkeys(stages, 10.0), releases)
         table = found[stage]
         if not counting:
-            return np.rint(table * (QUANTISATION / clip) ** 2)
-        sums = table[:, 1:] * table[:, :1] / clip * QUANTISATION
-        return np.rint(np.column_stack([sums, table[:, 0] * COUNT_WEIGHT]))
+            return np.rint(table * (warm_plan.QUANTISATION / clip) ** 2)
+        sums = table[:, 1:] * table[:, :1] / clip * warm_plan.QUANTISATION
+        return np.rint(np.column_stack([sums, table[:, 0] * warm_plan.COUNT_WEIGHT]))
 
     change = integers(len(images)) - integers(len(images) - 1)
     return float(np.linalg.norm(change)), noise
@@ -110,7 +98,6 @@ def toy_steps(
     options: Mapping[str, Any] | None = None,
     **task: Any,
 ) -> PrivateSteps:
-    """Private steps of a small network on rows of noise."""
     torch.manual_seed(0)
     model = model or nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16))
     stream = torch.Generator().manual_seed(0)

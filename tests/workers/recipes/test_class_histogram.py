@@ -32,9 +32,6 @@ def facts_of(classes: int, **changes: Any) -> PublicFacts:
     return dataclasses.replace(facts, **changes)
 
 
-# --- sensitivity ----------------------------------------------------------------------------------------------------
-
-
 @given(LABELS, st.integers(0, 3), st.integers(0, 30), st.integers(2, 5))
 def test_one_record_more_leaves_every_other_record_at_its_rank(labels, one, at, ranks):
     def at_ranks(labels: list[int], names: list[int]) -> list[list[int]]:
@@ -85,9 +82,6 @@ def test_a_subject_with_fifty_records_of_all_classes_changes_one_count_by_one():
     assert np.linalg.norm(count_classes(labels, 4) - count_classes(labels[:40], 4)) > 20, "what would leak otherwise"
 
 
-# --- noise ----------------------------------------------------------------------------------------------------------
-
-
 def test_the_noise_is_the_planned_one_and_other_noise_is_recognised():
     facts = facts_of(2000)
     plan = plan_of("class_histogram", {}, facts, 0.5)
@@ -103,9 +97,6 @@ def test_the_noise_is_the_planned_one_and_other_noise_is_recognised():
     assert fit(noise(1.0), stddev) > 1e-6
     for wrong in (noise(2 / 3), noise(3 / 2), np.zeros(6000, np.int64)):
         assert fit(wrong, stddev) < 1e-12
-
-
-# --- what is published ----------------------------------------------------------------------------------------------
 
 
 def test_shown_counts_lie_where_counts_can_lie_and_the_noisy_ones_stay(tmp_path):

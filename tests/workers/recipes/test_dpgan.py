@@ -23,9 +23,6 @@ def flat(state: Mapping[str, torch.Tensor]) -> torch.Tensor:
     return torch.cat([value.flatten() for value in state.values()])
 
 
-# --- who sees what --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("wiped", ["before the generator's step", "before the discriminator's"])
 def test_the_generators_step_is_the_same_without_private_data(wiped, monkeypatch):
     """One step of each network. If the private images vanish between the two, the generator does not notice."""
@@ -58,9 +55,6 @@ def test_generated_images_move_no_frozen_coordinate():
     end = load_checkpoint(folder)["discriminator"]["model"]
     rested = flat(end) == weights(Discriminator(shape, 0))
     assert float(rested.float().mean()) == pytest.approx(0.9, abs=0.005)
-
-
-# --- how often the generator steps ----------------------------------------------------------------------------------
 
 
 def side(**options: Any) -> GeneratorSide:

@@ -64,7 +64,6 @@ def first_step(monkeypatch: pytest.MonkeyPatch, network: str, plant: Plant = lam
 
 
 def layers(steps: PrivateSteps) -> list[nn.Module]:
-    """The layers that learn, in the network's order."""
     modules = steps.task.model.modules()
     return [layer for layer in modules if any(each.requires_grad for each in layer.parameters(recurse=False))]
 

@@ -24,7 +24,6 @@ LEVELS = (20, 70, 120, 170, 220)  # of the public pictures
 
 
 def pictures(levels: Any, side: int = 16, channels: int = 3) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Nearly even pictures of some levels."""
     stream = np.random.default_rng(3)
     levels = np.asarray(levels)[:, None, None, None]
     return (levels + stream.integers(-8, 9, (len(levels), side, side, channels))).astype(np.uint8)
@@ -59,9 +58,6 @@ def votes_of(given: TrainingData, facts: PublicFacts = FACTS) -> torch.Tensor:
     return count_votes(run, space, space.public.expand(2, -1, -1))
 
 
-# --- sensitivity ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("at", [0, 31, 59])
 def test_every_record_more_attains_the_sensitivity(at):
     kept = np.delete(np.arange(60), at)
@@ -86,17 +82,11 @@ def test_a_subject_votes_once_however_many_records_it_has():
     assert (int(everyone.sum()), float((everyone - without).double().norm())) == (9, SENSITIVITY)
 
 
-# --- payment and noise ----------------------------------------------------------------------------------------------
-
-
 def test_without_budget_nothing_is_released_and_after_one_iteration_its_winners_are():
     with pytest.raises(BudgetExceeded):
         train(plan_of(), data(), budget=Purse(0))
     generator = train(plan_of(), data(), budget=Purse(1))
     assert float(levels_drawn(generator, 0).median()) > 200
-
-
-# --- what is drawn --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("iterations", [1, 2])
@@ -153,9 +143,6 @@ def test_an_operators_network_may_say_what_is_near():
 
     generator = train(plan_of(extractor="darkness"), data(public_extractor=darkness))
     assert float(levels_drawn(generator, 0).median()) > 200
-
-
-# --- parts ----------------------------------------------------------------------------------------------------------
 
 
 def test_winners_come_in_proportion_and_again_where_a_cluster_is_small():

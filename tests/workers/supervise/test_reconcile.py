@@ -51,7 +51,6 @@ def bell() -> Bell:
 
 
 def publish(workshop: Any, job_id: str) -> str:
-    """Do what an attempt does, without an artifact; returns the release's id."""
     attempt, hold, now = workshop.claim(job_id).number, workshop.hold(job_id), datetime.now(UTC)
     release_id, key = release_id_of(job_id), open_signing_key(workshop.settings.ledger_key_path)
     files = {"artifact_sha256": "ab" * 32, "artifact_dir": f"releases/{release_id}"}
@@ -100,7 +99,6 @@ def test_a_cancelled_job_whose_worker_was_lost_is_ended_and_an_untouched_hold_re
 
 
 def lay(data_dir: Path, *folders: Path) -> None:
-    """Make folders with a file in each."""
     for path in folders:
         path.mkdir(parents=True, exist_ok=True)
         (path / "file").touch()
@@ -254,7 +252,6 @@ def test_the_reconciler_works_on_after_a_failure(workshop):
 
 
 def drawn(workshop: Any, release_id: str, ended: datetime, seed: int) -> tuple[str, Path]:
-    """A finished sample that ended at a time, and where its files are."""
     job_id = workshop.sample(release_id, seed=seed)
     sample_id = workshop.do(jobs.made_by, Sample, job_id).id
     folder = workshop.settings.data_dir / key_of(sample_id)

@@ -42,15 +42,12 @@ PAID = ("releases", "samples", "journals", "receipts", "work", "keys", "datasets
 
 @dataclass(frozen=True)
 class Served:
-    """What a service said while it ran."""
-
     trainings: str
     codes: set[str]
     warning: str | None
 
 
 def serve(settings: Settings) -> Served:
-    """Run a service for one round."""
     app = create_app(settings, send=lambda *_: None)
     with TestClient(app) as client:
         trainings = ready(client)["trainings"]
@@ -69,7 +66,6 @@ def held(settings: Settings) -> dict[str, str]:
 
 
 def backup(shop: Workshop, target: Path) -> str:
-    """Back up the SQLite database of a workshop; returns the backup's address."""
     engine = shop.factory.kw["bind"]
     with engine.connect() as connection:
         connection.exec_driver_sql("ROLLBACK")
@@ -102,7 +98,6 @@ def shop(installation: Workshop, tmp_path: Path) -> Iterator[Workshop]:
 
 
 def publish(shop: Workshop) -> str:
-    """Publish a release and draw from it; returns the release's id."""
     job_id = shop.train(images=5, epsilon=0.5)
     work(shop, job_id, TRAINERS)
     release_id = shop.release_of(job_id).id

@@ -1,31 +1,41 @@
-"""A training that ends early publishes what was paid for: cancelled at any moment, killed, or out of time."""
+"""A training that ends early publishes what was paid for; other jobs that are cancelled end within seconds."""
 
 import random
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+import torch
 from sqlalchemy import select
 
 from benchmarks.chaos_audit import audit
-from models.private_classifier import load_classifier
+from models.portable.edm import EdmConfig, EdmDenoiser
+from models.private_classifier import ClassifierConfig, PrivateClassifier, load_classifier
 from models.released import load_released
 from obscura.wire.words import EarlyEnd, HoldState, JobState
 from privacy.plans.registry import RECIPES, plan_from_json, useful_from_nano
 from service import jobs
+from service.datasets.vault import Vault
 from service.db.job_tables import Job
 from service.db.session import transaction
 from service.storage.files import digest_directory
 from service.views import jobs as views
-from tests.workers.small_trainings import SMALL, TRAINERS
+from tests.workers import tiny_runner
+from tests.workers.small_trainings import DIGITS, SMALL, TRAINERS, classifiers_see, work
+from workers.evaluation import utility
 from workers.recipes import private_steps
+from workers.recipes.interface import Cancelled, Run, Trainer
 from workers.supervise.attempts import ExitStatus
 from workers.supervise.reconcile import sweep
+from workers.train.drawing import DRAWING
 from workers.train.inputs import HeldBudget
+from workers.train.measuring import EVALUATION, measure_classifier, public_images
 from workers.train.progress import ReportedProgress
+from workers.train.runner import run
 
 MOMENTS = 10
 CLASS_MOMENTS: dict[str, Any] = {"recipe": "moments", "components": 6}
@@ -64,14 +74,11 @@ def moments(acts: dict[int, Callable[[], None]]) -> Iterator[list[int]]:
 def work_until(
     workshop: Any, job: Any, acts: dict[int, Callable[[], None]], stop: threading.Event | None = None
 ) -> ExitStatus:
-    """Run an attempt here, in which somebody acts at these moments."""
     with moments(acts):
         return workshop.work(job, TRAINERS, stop)
 
 
 def die_at(workshop: Any, job: Any, moment: int) -> None:
-    """Run an attempt whose process is gone at a moment, as after kill -9."""
-
     def died() -> None:
         raise SystemExit
 
@@ -263,3 +270,68 @@ def test_a_budget_that_refuses_everything_makes_nothing_of_nothing(workshop, rec
     assert budgets
     assert (job.state, job.failure_code) == (JobState.FAILED, jobs.FailureCode.HOLD_EXHAUSTED)
     assert workshop.hold(job_id).captured_nano == 0
+
+
+# --- cancelled while drawing or testing -------------------------------------------------------------------------------
+
+
+def slow_to_draw(sampling_steps: int) -> Trainer:
+    """Pay as the tiny recipe does, for a generator that draws a batch in four blocks, each in so many steps."""
+
+    def train(run: Run) -> EdmDenoiser:
+        tiny_runner.train(run)
+        return EdmDenoiser(EdmConfig(10, 1, 8, 8, 16, 1, sampling_steps, churn=0.0, guidance=0.0))
+
+    return train
+
+
+def cancelled_at(workshop: Any, job_id: str, stage: str, trainers: Any, *, discard: bool) -> ExitStatus:
+    """Run a job until it says that it is at a stage, cancel it, and see that it ends within seconds."""
+    attempt, stop = workshop.claim(job_id), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run, workshop.settings, attempt, stop=stop, trainers=trainers)
+        workshop.wait(lambda: workshop.job(job_id).progress.get("stage") == stage, seconds=120)
+        workshop.cancel(job_id, discard=discard)
+        stop.set()
+        status: ExitStatus = running.result(timeout=30)  # what is cancelled here would go on for minutes
+    return status
+
+
+def test_a_discarded_training_ends_within_seconds_while_it_draws_what_it_would_show(workshop):
+    job_id = workshop.train()
+    assert cancelled_at(workshop, job_id, DRAWING, {"datalens": slow_to_draw(10_000)}, discard=True) is ExitStatus.ENDED
+    workshop.assert_settled(job_id, JobState.CANCELLED)
+
+
+@pytest.mark.parametrize("stage", [DRAWING, EVALUATION])
+def test_a_cancelled_evaluation_ends_within_seconds_and_its_release_stays(workshop, stage, monkeypatch):
+    monkeypatch.setattr(utility, "EPOCHS_MAX", 10**6)  # classifiers train for a very long time
+    classifiers_see(monkeypatch, 10**7)
+    training = workshop.train(evaluate=True, evaluation_samples=200_000 if stage == DRAWING else 300)
+    work(workshop, training, {"datalens": slow_to_draw(4) if stage == DRAWING else tiny_runner.train})
+    release_id = workshop.job(training).release_id
+    job_id = workshop.evaluation(release_id).job_id
+    assert cancelled_at(workshop, job_id, stage, {}, discard=False) is ExitStatus.ENDED
+    assert workshop.job(job_id).state is JobState.CANCELLED
+    assert workshop.evaluation(release_id).results is None
+    workshop.assert_settled(training, JobState.SUCCEEDED)
+
+
+def test_a_classifiers_test_can_be_ended_between_its_layers(workshop, tmp_path):
+    PrivateClassifier(ClassifierConfig("cnn", DIGITS, 1, 8, 8)).save(tmp_path)
+    test = public_images(*Vault.of(workshop.settings).open_dataset(workshop.public_id))
+    looks = 0
+
+    def progress(*, stage: str, step: int, steps: int) -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 5:
+            raise Cancelled
+        return False
+
+    with pytest.raises(Cancelled):
+        measure_classifier(tmp_path, test, device=torch.device("cpu"), progress=progress)
+    assert looks == 5
+    measured = measure_classifier(tmp_path, test, device=torch.device("cpu"), progress=progress)
+    assert sum(sum(row) for row in measured.confusion) == len(test.labels) == 297
+    assert sum(row[label] for label, row in enumerate(measured.confusion)) / 297 == measured.accuracy["classifier"]

@@ -31,7 +31,6 @@ CLASSIFIER = {"recipe": "dp_classifier", "architecture": "cnn", "expected_batch"
 
 
 def followers(workshop: Any) -> list[int]:
-    """The process ids of all that were started, from what runners said."""
     lines = [json.loads(line) for line in workshop.logs().splitlines() if '"follower_started"' in line]
     return [line["pid"] for line in lines]
 

@@ -236,7 +236,6 @@ def test_steps_that_are_priced_as_a_whole_are_charged_once_and_counted_over_all_
 
 
 def told(workshop: Any, job_id: str) -> tuple[int, dict[str, int]]:
-    """What a job's journal tells: what its releases cost, and how many there are by stage."""
     found = journalled(storage_of(workshop.settings), job_id)
     return found.cost_nano, dict(found.counts)
 

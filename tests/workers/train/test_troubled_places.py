@@ -9,7 +9,7 @@ from obscura.wire.words import HoldState, JobState
 from service import ledger
 from service.audit.findings import Finding, FindingCode, clear_stops, stop_arming
 from service.errors import ClockRefused
-from tests.service.holds import charge
+from tests.service.steps import charge
 from tests.workers.conftest import worker_start
 from tests.workers.small_trainings import published_by
 from tests.workers.tiny_runner import TRAINERS as TINY

@@ -64,7 +64,6 @@ class House:
         self.account = served.account(project_id=self.project, epsilon=1.0)["id"]
 
     def own(self, name: str, *, by: str, approved_by: str | None = None) -> str:
-        """Name an owner of the project; returns their id."""
         made = self.served.admit(name, by=by, project_id=self.project)
         if approved_by is None:
             return str(made["admin"]["id"])

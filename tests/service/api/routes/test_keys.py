@@ -20,7 +20,6 @@ from tests.together import wait_until
 
 @pytest.fixture(scope="module")
 def ahead() -> SimpleNamespace:
-    """How far the service's clock is ahead."""
     return SimpleNamespace(time=timedelta(0))
 
 

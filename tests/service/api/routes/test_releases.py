@@ -16,7 +16,7 @@ from service.db.session import transaction
 from service.jobs.kinds.evaluate import samples_for
 from service.main import utc_now
 from tests.service.api.conftest import problem
-from tests.service.holds import charge
+from tests.service.steps import charge
 from tests.service.test_times import moments
 
 CONTENT = bytes(range(256)) * 8
@@ -24,7 +24,6 @@ CONTENT = bytes(range(256)) * 8
 
 @pytest.fixture
 def release(released) -> str:
-    """A release, by its id."""
     return str(released()[1])
 
 

@@ -1,6 +1,8 @@
-"""The diffusion recipe: noise multiplicity, central images, and moments from which drawing may begin."""
+"""The classifier and the diffusion recipe: pay before they sample, resume to the same weights, become releases."""
 
 import dataclasses
+import hashlib
+import json
 import math
 from functools import partial
 from typing import Any
@@ -10,35 +12,168 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from models.extractor import ExtractorUnusable
 from models.portable.edm import SIGMA_MAX, EdmConfig, EdmDenoiser, noisy_rows
+from models.private_classifier import PrivateClassifier, load_classifier
+from obscura.wire.words import HoldState, JobState, ReleaseKind
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.accounting.filter import open_filter
+from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY
 from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
 from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import STEPS, StepsConfig
 from privacy.plans.registry import build_plan
 from privacy.plans.warm_start import BY_CLASS, MEANS, POOLED
-from tests.workers.small_trainings import (
-    FACTS,
-    SMALL,
-    Memory,
-    Purse,
-    digits,
-    nearly_without_noise,
-    secret,
-    small_plan,
-    stop_at,
-    train,
-    weights,
-)
+from service.errors import Conflict
+from service.jobs import FailureCode
+from tests.models.small_extractors import extractor, write_extractor
+from tests.workers import small_trainings as small
+from tests.workers.recipes.conftest import BLOCK
 from workers.recipes import dp_diffusion
+from workers.recipes.dp_classifier import FEATURES
 from workers.recipes.dp_diffusion import CentralConfig
 from workers.recipes.interface import Cancelled, TrainingData, load_checkpoint
 from workers.recipes.records import Units
 
-OPTIONS = SMALL["dp_diffusion"]
-diffusion_plan = partial(small_plan, "dp_diffusion")
+classifier_plan = partial(small.small_plan, "dp_classifier")
+
+
+def accuracy(classifier: PrivateClassifier) -> float:
+    images, labels = (torch.from_numpy(array[1500:]) for array in small.all_digits())
+    return float((classifier.predict(images[:, None]) == labels).float().mean())
+
+
+def test_it_learns_what_a_large_budget_allows_and_nothing_without_signal(monkeypatch):
+    small.untried(monkeypatch)
+    options = {"expected_batch": 64, "epochs": 1.5, "learning_rate": 4.0, "clip": 0.1}
+    assert accuracy(small.train(classifier_plan(**options), small.digits())) > 0.6
+    shuffled = small.digits()
+    np.random.default_rng(1).shuffle(shuffled.private_labels)
+    assert accuracy(small.train(classifier_plan(**options), shuffled)) < 0.4
+
+
+# --- subjects -------------------------------------------------------------------------------------------------------
+
+SUBJECTS = dataclasses.replace(small.FACTS, unit="subject", subjects_declared=100)
+
+
+def test_a_sampled_subject_gives_rows_of_its_own_records_only():
+    owners = np.array([7, 3, 7, 7, 9, 3])
+    data = TrainingData(np.zeros((6, 8, 8), np.uint8), np.zeros(6, np.int64), small.DIGITS, owners)
+    units = Units(SUBJECTS, StepsConfig(records_per_subject=50), data)
+    assert (units.count, units.rows_each) == (3, 50)
+    found = units.records(np.array([0, 2]), SecureNoise.derive(small.SECRET, "rows")).reshape(2, 50)
+    assert set(found[0]) == {1, 5}
+    assert set(found[1]) == {4}
+    everything = units.records(np.array([1]), SecureNoise.derive(small.SECRET, "rows"))
+    assert set(everything) == {0, 2, 3}
+
+
+# --- on a pretrained extractor --------------------------------------------------------------------------------------
+
+PRETRAINED: dict[str, Any] = {"architecture": "pretrained_linear", "extractor": "tiny"}
+FEW = dataclasses.replace(small.FACTS, records_declared=300)
+ON_FEW: dict[str, Any] = {**PRETRAINED, "epochs": 1.0}  # 10 steps
+
+
+def with_extractor(data: TrainingData, seed: int = 0, **changes: Any) -> TrainingData:
+    return dataclasses.replace(data, public_extractor=extractor(seed, **changes))
+
+
+def test_a_linear_layer_learns_on_an_extractors_features():
+    plan = classifier_plan(**PRETRAINED, expected_batch=150, epochs=4.0, learning_rate=4.0, clip=0.1)
+    assert accuracy(small.train(plan, with_extractor(small.digits(), network="resnet18", input_size=16))) > 0.6
+
+
+@pytest.mark.parametrize("estimator", ["dpsgd", "gep", "rgp"])
+def test_an_extractor_goes_with_estimators_and_is_looked_through_once(estimator):
+    reports: list[tuple[str, int]] = []
+
+    def listen(*, stage: str, step: int, steps: int) -> None:
+        reports.append((stage, step))
+
+    data, plan = with_extractor(small.digits(100)), classifier_plan(FEW, **ON_FEW, estimator=estimator)
+    first = small.train(plan, data, FEW, progress=listen)
+    # Blocks of what was declared, 300, although 100 are there.
+    assert [step for stage, step in reports if stage == FEATURES] == list(range(math.ceil(300 / BLOCK)))
+    assert torch.isfinite(small.weights(first.head)).all()
+    if estimator == "dpsgd":  # that every estimator repeats itself, test_contract.py says
+        again, other = small.train(plan, data, FEW), small.train(plan, with_extractor(small.digits(100), seed=1), FEW)
+        assert torch.equal(small.weights(again.head), small.weights(first.head))
+        assert not torch.equal(small.weights(other.head), small.weights(first.head))
+
+
+def test_without_its_extractor_nothing_is_paid():
+    purse = small.Purse()
+    with pytest.raises(ExtractorUnusable, match="tiny is not there"):
+        small.train(classifier_plan(**PRETRAINED), small.digits(50), budget=purse)
+    with pytest.raises(ExtractorUnusable, match="other is not there"):
+        small.train(
+            classifier_plan(**{**PRETRAINED, "extractor": "other"}), with_extractor(small.digits(50)), budget=purse
+        )
+    assert purse.paid == []
+
+
+def test_a_training_goes_on_with_the_extractor_that_it_began_with_alone():
+    plan, data, folder = classifier_plan(FEW, **ON_FEW), with_extractor(small.digits(100)), small.Memory()
+    whole = small.weights(small.train(plan, data, FEW).head)
+    with pytest.raises(Cancelled):
+        small.train(plan, data, FEW, checkpoints=folder, progress=small.stop_at(7, STEPS))
+    purse = small.Purse()
+    with pytest.raises(ExtractorUnusable, match="replaced"):
+        small.train(plan, with_extractor(small.digits(100), seed=1), FEW, checkpoints=folder, budget=purse)
+    assert purse.paid == []
+    assert torch.equal(small.weights(small.train(plan, data, FEW, checkpoints=folder).head), whole)
+
+
+def ask(workshop: Any, **options: Any) -> str:
+    return workshop.train(
+        recipe="dp_classifier", epsilon=8.0, evaluate=True, **{**small.SMALL["dp_classifier"], **options}
+    )
+
+
+def test_a_paid_job_becomes_a_classifier_that_anybody_can_load(workshop):
+    write_extractor(workshop.settings.extractors_path)
+    shares = "9,8,7,6,5,5,4,3,2,1"
+    options = {**PRETRAINED, "estimator": "gep", "freeze": "random", "class_fractions": shares}
+    job_id = ask(workshop, **options, anchors_dataset_id=workshop.public_id)
+    published = small.published_by(workshop, job_id)
+    assert published.kind is ReleaseKind.CLASSIFIER
+    directory = workshop.settings.data_dir / published.artifact_dir
+    files = {"classifier.safetensors", "classifier.json", "extractor.safetensors", "privacy_card.json", "release.json"}
+    assert {path.name for path in directory.iterdir()} == files
+    described = json.loads((directory / "classifier.json").read_text())["extractor"]
+    assert described["sha256"] == hashlib.sha256((directory / "extractor.safetensors").read_bytes()).hexdigest()
+    assert described["sha256"] == extractor().sha256
+    results = small.evaluated(workshop, published)
+    assert results["accuracy"]["classifier"] == pytest.approx(accuracy(load_classifier(directory)))
+    assert results["evaluation"]["test_images"] == 297
+    assert published.card["epsilon"] <= 8.0
+    assert math.isfinite(published.card["epsilon"])
+    assert published.card["events"][0]["type"] == "poisson_gaussian"
+    assumed = published.card["assumed_public"]
+    assert any(workshop.public_id in each for each in assumed)
+    assert "the extractor tiny and every image that it was trained on" in assumed
+    assert f"the balance of the classes that was stated: {shares}" in assumed
+    with pytest.raises(Conflict, match="not a generator"):
+        workshop.sample(published.id)
+
+
+def test_a_job_whose_extractor_is_gone_ends_before_anything_is_armed_or_paid(workshop):
+    job_id = ask(workshop, **PRETRAINED)
+    small.work(workshop, job_id)
+    job, hold = workshop.job(job_id), workshop.hold(job_id)
+    assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.TRAINING_FAILED)
+    assert (hold.state, hold.charged_nano) == (HoldState.RETURNED, 0)
+    assert workshop.balance().spent_nano == workshop.balance().reserved_nano == 0
+
+
+# --- diffusion --------------------------------------------------------------------------------------------------------
+
+
+OPTIONS = small.SMALL["dp_diffusion"]
+diffusion_plan = partial(small.small_plan, "dp_diffusion")
 
 
 # --- noise multiplicity ---------------------------------------------------------------------------------------------
@@ -53,7 +188,7 @@ def test_the_rows_of_a_record_differ_in_noise_alone(monkeypatch):
         return made
 
     monkeypatch.setattr(dp_diffusion, "noisy_rows", watched)
-    train(diffusion_plan(multiplicity=3), digits(300))
+    small.train(diffusion_plan(multiplicity=3), small.digits(300))
     images, sigma = seen[-1]  # the first are public rows
     assert len(images) % 3 == 0
     records = images.reshape(-1, 3, 64)
@@ -69,8 +204,8 @@ CENTRAL_CONFIG = CentralConfig(
 
 
 def noisy_images(config: CentralConfig, data: TrainingData, units: Units | None = None) -> torch.Tensor:
-    units = units or Units(FACTS, StepsConfig(), data)
-    return dp_diffusion.noisy_central_images(config, data, units, secret("coins"), secret("noise"))
+    units = units or Units(small.FACTS, StepsConfig(), data)
+    return dp_diffusion.noisy_central_images(config, data, units, small.secret("coins"), small.secret("noise"))
 
 
 def flat(images: npt.NDArray[np.uint8], labels: list[int], **more: Any) -> TrainingData:
@@ -78,7 +213,7 @@ def flat(images: npt.NDArray[np.uint8], labels: list[int], **more: Any) -> Train
 
 
 def test_sums_are_those_of_a_slow_loop():
-    data = digits(60)
+    data = small.digits(60)
     expected = np.zeros((10, 4, 4))
     for image, label in zip(data.private_images / 255.0, data.private_labels, strict=True):
         half = image.reshape(4, 2, 4, 2).mean(axis=(1, 3))
@@ -125,9 +260,9 @@ def test_the_noise_is_as_large_as_was_paid_for():
 
 
 def test_a_sample_is_poisson_and_its_units_are_the_accounts():
-    data, owners = digits(200), np.repeat(np.arange(20), 10)
+    data, owners = small.digits(200), np.repeat(np.arange(20), 10)
     owned = TrainingData(data.private_images, data.private_labels, data.classes, owners)
-    subjects = dataclasses.replace(FACTS, unit="subject", subjects_declared=20)
+    subjects = dataclasses.replace(small.FACTS, unit="subject", subjects_declared=20)
     units = Units(subjects, StepsConfig(records_per_subject=3), owned)
     rare = dataclasses.replace(CENTRAL_CONFIG, event=PoissonGaussianEvent(1e-9, 1e-6))
     assert float(noisy_images(rare, owned, units).max()) < 1e-6, "nobody is drawn, and next to no noise is added"
@@ -150,21 +285,23 @@ def test_warm_up_alone_already_draws_the_classes():
 
 def test_each_central_image_is_kept_as_soon_as_it_is_there_and_fewer_are_enough():
     """What a crash takes away is paid for again, once; after that the training goes on with the images it has."""
-    plan, folder = diffusion_plan(central_images=3), Memory()
+    plan, folder = diffusion_plan(central_images=3), small.Memory()
     assert plan.stages[0].repeats == 1
     with pytest.raises(Cancelled):
-        train(plan, digits(300), budget=Purse(), checkpoints=folder, progress=stop_at(2, CENTRAL))
+        small.train(
+            plan, small.digits(300), budget=small.Purse(), checkpoints=folder, progress=small.stop_at(2, CENTRAL)
+        )
     assert len(load_checkpoint(folder)["start"]) == 2
-    poor = Purse(closed=(CENTRAL,))
-    train(plan, digits(300), budget=poor, checkpoints=folder, attempt=2)
+    poor = small.Purse(closed=(CENTRAL,))
+    small.train(plan, small.digits(300), budget=poor, checkpoints=folder, attempt=2)
     assert poor.releases(CENTRAL) == 0
     assert poor.releases(STEPS) == plan.stages[1].event.count
 
 
 def test_central_images_change_where_the_steps_start():
-    plan = nearly_without_noise(diffusion_plan(central_images=2))
-    first, second = (train(plan, digits(300), budget=Purse(2), attempt=attempt) for attempt in (1, 2))
-    assert not torch.equal(weights(first), weights(second)), "other noise, other central images, no step"
+    plan = small.nearly_without_noise(diffusion_plan(central_images=2))
+    first, second = (small.train(plan, small.digits(300), budget=small.Purse(2), attempt=attempt) for attempt in (1, 2))
+    assert not torch.equal(small.weights(first), small.weights(second)), "other noise, other central images, no step"
 
 
 # --- moments ----------------------------------------------------------------------------------------------------------
@@ -175,7 +312,7 @@ MOMENTS: dict[str, Any] = {"moments_fraction": 0.3, "moments_steps": 3, "moments
 @pytest.mark.parametrize("start_sigma", [0.0, 0.05])
 def test_drawing_may_begin_at_an_image_of_the_classes_gaussian(start_sigma):
     plan = diffusion_plan(**{**MOMENTS, "start_sigma": start_sigma})
-    denoiser = train(nearly_without_noise(plan), digits(1500), budget=Purse(2))
+    denoiser = small.train(small.nearly_without_noise(plan), small.digits(1500), budget=small.Purse(2))
     labels = torch.arange(200) % 10
     begun = denoiser.first.sample(labels, torch.Generator().manual_seed(0))
     drawn = denoiser.sample(labels, torch.Generator().manual_seed(0))
@@ -207,7 +344,7 @@ def test_examples_are_of_all_classes_and_within_their_bounds(monkeypatch):
     monkeypatch.setattr(dp_diffusion, "_EXAMPLE_BYTES_MAX", 640)
     assert len(dp_diffusion.drawn_examples(denoiser, config, lambda **_: None)[0]) == 10
     with pytest.raises(Cancelled):
-        dp_diffusion.drawn_examples(denoiser, config, stop_at(0, dp_diffusion.WARM_UP))
+        dp_diffusion.drawn_examples(denoiser, config, small.stop_at(0, dp_diffusion.WARM_UP))
 
 
 def test_noise_levels_above_the_start_are_not_learned():
