@@ -105,7 +105,10 @@ _CLASSIFIERS = {name: ("dp_classifier", options) for name, options in _ESTIMATOR
 _PRESETS = {"published": PUBLISHED, "kernel": ("datalens", {"preset": "kernel"}), "moments": MOMENTS}
 SUITES: Mapping[str, Suite] = {
     "fashion": Suite(
-        tuple(_cases("fashion", {"moments": MOMENTS, "datalens": ("datalens", {})}, (1.0, 10.0))),
+        (
+            *_cases("fashion", {"moments": MOMENTS, "datalens": ("datalens", {})}, (1.0, 10.0)),
+            *_cases("fashion", {"moments": MOMENTS}, (3.0,)),
+        ),
         samples=60_000,
         judges=CLASSIFIER_KINDS,
     ),

@@ -77,7 +77,7 @@ def test_a_cancellation_that_loses_paid_work_asks_with_the_cost(changes, discard
     facts |= {"progress": PAID, "publishes_if_cancelled": True}
     question = lossy_cancel_question(Job.model_validate(facts | changes), discard=discard)
     assert (question is None) == (said is None)
-    assert said is None or ("epsilon 0.413 of 1.0, for good" in str(question) and said in str(question))
+    assert said is None or ("permanently spent epsilon 0.413 of 1.0" in str(question) and said in str(question))
 
 
 def test_nobody_at_the_terminal_means_no(monkeypatch):
@@ -133,7 +133,7 @@ def test_a_limit_is_raised_by_two_admins_and_an_account_frozen_by_one(shell, cli
     request_id = asked.json["id"]
     assert f"obscura decisions approve {request_id}" in asked.err
     refused = shell("decisions", "approve", request_id, OBSCURA_TOKEN=alice, code=4)
-    assert "two people" in refused.err
+    assert "Two people" in refused.err
     assert shell("decisions", "approve", request_id, "--json", OBSCURA_TOKEN=bob).json["state"] == "approved"
     assert request_id in shell("decisions", "list").out
     lowered = shell("limits", "lower", account, "-e", "1", "--reason", "less", "--json", OBSCURA_TOKEN=bob)
