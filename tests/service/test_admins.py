@@ -91,7 +91,7 @@ def test_from_the_third_on_it_takes_another_person(council):
     assert council.names() == ["bob", "first admin"]
     with pytest.raises(Unauthorized):
         council.who("carol")
-    with pytest.raises(Forbidden, match="two people"):
+    with pytest.raises(Forbidden, match="Two people"):
         council.approve(asked, by=council.first)
     approved = council.approve(asked, by=bob)
     assert (approved.state, approved.decided_by) == (DecisionState.APPROVED, bob)
@@ -123,7 +123,7 @@ def test_one_alone_never_becomes_the_only_two(council):
     carol = council.third()
     for target in (bob, carol, council.first):
         asked = council.remove(target, by=council.first)
-        with pytest.raises(Forbidden, match="two people"):
+        with pytest.raises(Forbidden, match="Two people"):
             council.approve(asked, by=council.first)
         council.decline(asked, by=council.first)
     council.do(auth.revoke, ApiKey.admin_id != council.first)  # even without the others' keys

@@ -63,7 +63,7 @@ def test_no_more_is_released_than_was_priced_however_often_it_is_tried(shared):
     book = train(shared, "exhausted")
     hold_id = book.hold_ids[0]
     for count in (STEPS.count + REPEATS - 7, STEPS.count):
-        with pytest.raises(HoldExhausted, match="pays for 11 releases"):
+        with pytest.raises(HoldExhausted, match="covers 11 releases"):
             book.charge(hold_id, count, 2)
     book.charge(hold_id, STEPS.count + REPEATS - 8, 2)
     with pytest.raises(HoldExhausted):

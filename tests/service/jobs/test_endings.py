@@ -57,7 +57,7 @@ def test_what_was_not_paid_for_is_not_published(shop):
     with pytest.raises(Conflict):  # never armed
         shop.publish(claim, release_id=new_id("rel"))
     shop.arm(claim)
-    with pytest.raises(Conflict, match="Nothing was charged"):
+    with pytest.raises(Conflict, match="its hold has no charge"):
         shop.publish(claim, release_id=new_id("rel"))
     assert shop.job(job_id).state is JobState.RUNNING
 

@@ -111,10 +111,10 @@ def test_a_raise_changes_the_rate_for_what_comes_and_counts_what_was_given(facto
 @pytest.mark.parametrize(("asks", "approves"), [("alice", "alice"), ("alice", "alices"), ("alices", "alice")])
 def test_one_person_with_two_keys_raises_nothing(board, asks, approves):
     request_id = board.ask(by=getattr(board, asks))
-    with pytest.raises(Forbidden, match="two people"):
+    with pytest.raises(Forbidden, match="Two people"):
         board.approve(request_id, by=getattr(board, approves))
     fresh = board.key(board.alice, now=board.now + timedelta(minutes=1))
-    with pytest.raises(Forbidden, match="two people"):
+    with pytest.raises(Forbidden, match="Two people"):
         board.approve(request_id, by=fresh)
     assert board.balance().limit_epsilon == 8.0
     assert board.approve(request_id).decided_with == board.bob

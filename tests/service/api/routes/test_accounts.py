@@ -91,7 +91,7 @@ def test_a_raise_passes_through_two_hands(served):
     request = ask(served, account["id"])
     assert (request["state"], request["epsilon_before"], request["epsilon"]) == ("pending", 2.0, 5.0)
     assert request["decided_by"] is None
-    assert "two people" in served.approve(request["id"], by="admin", status=403)["detail"]
+    assert "Two people" in served.approve(request["id"], by="admin", status=403)["detail"]
     approved = served.approve(request["id"], by="bob")
     assert approved["state"] == "approved"
     assert approved["decided_with"] != approved["requested_with"]

@@ -110,7 +110,7 @@ def test_a_limit_is_raised_by_two_owners_or_by_one_and_an_admin(fresh, house):
     for number, (asks, approves) in enumerate((("carol", "dave"), ("dave", "alice"), ("carol", "bob"))):
         asked, same_person = house.ask_raise(asks), f"{asks} {number}"
         fresh.make_key(same_person, "admin", by=asks)
-        assert "two people" in fresh.approve(asked, by=same_person, status=403)["detail"]
+        assert "Two people" in fresh.approve(asked, by=same_person, status=403)["detail"]
         fresh.approve(asked, by=approves)
         fresh.send(f"accounts/{house.account}/lower-limit", lower, scope=asks)
     assert "count as one" in fresh.approve(house.ask_raise("carol"), by="alice", status=403)["detail"]

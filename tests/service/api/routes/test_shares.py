@@ -76,7 +76,7 @@ def test_it_takes_two_people_and_the_other_department_sees_the_release_alone(two
     asked = two.owner.release(two.release_id).share(two.other, reason="a common study")
     assert (asked.state, asked.shared_with) == ("pending", two.other)
     for alone in (two.owner, two.admin):  # who has named the owner counts as the owner
-        with pytest.raises(AuthError, match="two people"):
+        with pytest.raises(AuthError, match="Two people"):
             alone.approve(asked.id)
     with pytest.raises(NotFoundError):
         two.their_owner.approve(asked.id)
