@@ -93,7 +93,10 @@ os._exit(status)
 
 def processes(program: str, *words: str) -> list[int]:
     """Ids of the processes that the program has forked, and that have not ended, with all these words."""
-    found = {int(path.name): path.read_text().split("\0") for path in Path(program).parent.glob("forked/*")}
+    found: dict[int, list[str]] = {}
+    for path in Path(program).parent.glob("forked/*"):
+        with contextlib.suppress(FileNotFoundError):  # it has just ended
+            found[int(path.name)] = path.read_text().split("\0")
     return [pid for pid, given in found.items() if set(words) <= set(given)]
 
 

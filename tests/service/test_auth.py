@@ -16,7 +16,7 @@ from service.identity.access import Principal, Scope
 from service.identity.admins import bootstrap_admin
 from service.identity.auth import KeyUses, add_key, authenticate, create_key, is_usable, revoke, revoke_key
 from service.times import to_the_hour
-from tests.service import people
+from tests.service import steps
 from tests.service.steps import Steps
 from tests.together import at_once, wait_until
 
@@ -26,7 +26,7 @@ class Keys(Steps):
         self.factory, self.now = factory, now
 
     def make(self, *scopes: str) -> tuple[str, str]:
-        key, token = self.do(people.make_key, name="a key", scopes=scopes)
+        key, token = self.do(steps.make_key, name="a key", scopes=scopes)
         return key.id, token
 
     def made_by(self, key_id: str, admin_id: str | None) -> str:

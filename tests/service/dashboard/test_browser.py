@@ -232,10 +232,10 @@ def slowly(route):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm_starts")
-def test_private_images_are_made_by_clicks_alone(tmp_path):
+def test_private_images_are_made_by_clicks_alone(browser, tmp_path):
     from playwright.sync_api import expect
 
-    with LocalService(tmp_path / "data") as service, a_page(base_url=service.url) as (page, said):
+    with LocalService(tmp_path / "data") as service, a_page(browser, base_url=service.url) as (page, said):
         sign_in(page, service.token)
 
         page.click("main a:has-text('Open an account') >> nth=0")
