@@ -2,8 +2,8 @@
 
     python -m scripts.readme_picture
 
-The recipe `moments` trains with its defaults on all 60,000 images, once for each ε. Nothing is selected: the picture
-shows the first images of each class.
+The recipe `moments` trains with its defaults on all 60,000 images, once for each ε. Nothing is selected: the
+file shows the first images of each class.
 """
 
 from __future__ import annotations
