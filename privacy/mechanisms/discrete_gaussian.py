@@ -7,9 +7,9 @@ Rejection from a step function. Floating point never makes a decision that round
 2. z is accepted when u < exp(-z^2 / (2 stddev^2)) * scale * width / weight, for u uniform in [0, 1). The weights
    dominate, so the right side never exceeds one; an accepted z has probability proportional to exactly weight/width
    times that, which is scale * exp(-z^2 / (2 stddev^2)), whatever the weights are.
-3. The comparison uses the first 52 bits of u and a double with a relative error of 2^-43. It accepts the answer only if
-a slack of 2^-40 does not change it. Otherwise (once in 2^39 draws) more bits of u are drawn and the exponential is
-   enclosed between integers until the answer is certain.
+3. The comparison uses the first 52 bits of u and a double with a relative error of 2^-43. It accepts the answer only
+   if a slack of 2^-40 does not change it. Otherwise (once in 2^39 draws) more bits of u are drawn, and integers enclose
+   the exponential until the answer is certain.
 
 The result has exactly this distribution, without approximation; stddev is the exact rational value of its float.
 """
