@@ -63,7 +63,7 @@ def open_account(
         adjacency: "add_remove".
         project_id: the project that owns it, forever. The log does not record it.
         accept_large_delta: confirms a delta above `DELTA_USUAL_MOST`.
-        account_id: id of an account missing from a restored database, which is reopened closed to new data; or None.
+        account_id: id of an account missing from a restored database, which is opened closed to new data; or None.
 
     Raises:
         LargeDelta: delta is above `DELTA_USUAL_MOST` and was not confirmed.
@@ -204,8 +204,8 @@ def require_open(account: Account) -> None:
     if account.closed:
         raise AccountClosed(
             f"Account *{account.name}* is closed to new data; you can still train on its present data. Open a separate "
-            "account, with its own budget, for the new people, and train on each. Or ask the owner to reopen this "
-            "account."
+            "account, with its own budget, for the new people, and train on each. Or ask the owner to open it to new "
+            "data."
         )
 
 
