@@ -328,7 +328,7 @@ class Client(Administration):
         evaluation_dataset_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> Sweep:
-        """Request a hyperparameter search. The cost of all trials is reserved atomically, or nothing is reserved.
+        """Request a hyperparameter sweep. The cost of all trials is reserved atomically, or nothing is reserved.
 
         Args:
             trials: 2 to 64 trials, each `{"options": {...}}` and optionally its own `"epsilon"`.

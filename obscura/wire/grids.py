@@ -46,7 +46,7 @@ def trials_of(grids: Sequence[str], fixed: Mapping[str, Any]) -> list[dict[str, 
     count = math.prod(map(len, values.values()))
     if not TRIALS_MIN <= count <= TRIALS_MAX:
         given = "1 trial" if count == 1 else f"{count:,} trials"
-        raise GridRefused(f"These values give {given}; a search has {TRIALS_MIN} to {TRIALS_MAX}.")
+        raise GridRefused(f"These values give {given}; a sweep has {TRIALS_MIN} to {TRIALS_MAX}.")
     trials = []
     for combination in itertools.product(*values.values()):
         options = {**fixed, **dict(zip(values, combination, strict=True))}

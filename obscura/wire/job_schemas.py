@@ -226,7 +226,7 @@ class TrialRequest(ApiRequest):
 
 
 class SweepRequest(ApiRequest):
-    """Request a hyperparameter search. The cost of all trials is reserved atomically, or nothing is reserved."""
+    """Request a hyperparameter sweep. The cost of all trials is reserved atomically, or nothing is reserved."""
 
     name: Name
     dataset_id: Identifier = Field(description="The labelled images.")

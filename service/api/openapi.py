@@ -172,7 +172,7 @@ TAGS = {
     "recipes": "Available trainings and their options.",
     "plans": "The plan and cost of a training, and a preview of it on public images. Both are free.",
     "jobs": f"{_LISTED.capitalize()}: request, follow and end them.",
-    "sweeps": "Hyperparameter searches, reserved as a whole.",
+    "sweeps": "Hyperparameter sweeps, reserved as a whole.",
     "releases": "Published models: cards, receipts, reports, files, free sampling and evaluation.",
     "samples": "Generated images, to download.",
     "projects": "Departments that do not see each other.",

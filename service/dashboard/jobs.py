@@ -29,11 +29,11 @@ def job_list(request: Request, service: Running, filters: Filtered) -> HTMLRespo
     first = filters.before is None
     with transaction(service.factory, read_only=True) as session:
         narrowed = filters.conditions(session, Job, ("state", "account", "recipe"))
-        searches = sweeps.newest_rows(session) if first and not narrowed else []
+        sweep_rows = sweeps.newest_rows(session) if first and not narrowed else []
         listed, older_than = views.page(session, now, *narrowed, limit=JOBS_A_PAGE, before=filters.before)
         values = filters.template_values(session, "/jobs")
     values |= {"states": STATES[Job], "recipe_choices": RECIPE_CHOICES}
-    return page(request, "jobs.html", **values, jobs=listed, sweeps=searches, older_than=older_than)
+    return page(request, "jobs.html", **values, jobs=listed, sweeps=sweep_rows, older_than=older_than)
 
 
 @router.get("/jobs/{job_id}")

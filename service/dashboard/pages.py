@@ -116,7 +116,7 @@ def _error_page(request: Request, error: Exception) -> Response:
         request,
         "error.html",
         status_code=STATUSES.get(code, 409),
-        title=TITLES.get(code, "Not possible now"),
+        title=TITLES.get(code, TITLES["conflict"]),
         message=message,
     )
     response.headers.update(headers)

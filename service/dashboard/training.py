@@ -156,7 +156,7 @@ def plan_page(request: Request, service: Running, chosen: Chosen) -> HTMLRespons
     viewer: Viewer = request.state.viewer
     if not viewer.may("train"):
         chosen = chosen.model_copy(update=NO_GRIDS)  # planning a sweep is slow: only for viewers who may start one
-    values: dict[str, Any] = dict.fromkeys(("plan", "most", "free", "payer", "search", "part")) | {"public": []}
+    values: dict[str, Any] = dict.fromkeys(("plan", "most", "free", "payer", "sweep", "part")) | {"public": []}
     with transaction(service.factory, read_only=True) as session:
         names = _names(session, chosen.dataset)
         if names:
@@ -176,10 +176,10 @@ def plan_page(request: Request, service: Running, chosen: Chosen) -> HTMLRespons
             elif payer.balance is not None:
                 try:
                     if chosen.grids:
-                        values["search"] = plans.plan_sweep(session, service.settings, chosen.body(SweepRequest))
+                        values["sweep"] = plans.plan_sweep(session, service.settings, chosen.body(SweepRequest))
                     else:
                         values["plan"] = plans.plan(session, service.settings, chosen.body(JobRequest))
-                    values |= {"command": chosen.command(), "part": values["search"] or values["plan"]}
+                    values |= {"command": chosen.command(), "part": values["sweep"] or values["plan"]}
                     values["bodies"] = chosen.bodies()
                 except (errors.ObscuraError, PrivacyError) as error:
                     wrong, message = forms.problems_of(error)

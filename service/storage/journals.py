@@ -126,13 +126,10 @@ def read_uploaded(storage: Storage) -> dict[str, Uploaded]:
     """Return the accepted uploads by dataset; raise NotFound if one of the lists is unreadable."""
     uploads: dict[str, Uploaded] = {}
     for name, text in _texts(storage, _UPLOADED):
-        for dataset_id, recognised, check in _parsed(text, _upload_facts):
+        facts = _parsed(text, lambda record: (str(record["dataset"]), record["recognised"], record["check"]))
+        for dataset_id, recognised, check in facts:
             uploads[dataset_id] = Uploaded(name.removeprefix(_UPLOADED), recognised, check)
     return uploads
-
-
-def _upload_facts(record: dict[str, Any]) -> tuple[str, bool, str | None]:
-    return str(record["dataset"]), record["recognised"], record["check"]
 
 
 def _append(storage: Storage, name: str, record: dict[str, Any]) -> None:

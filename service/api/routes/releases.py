@@ -34,7 +34,7 @@ REPORT_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; f
 
 
 def _file(media_type: str) -> dict[str, Any]:
-    found = {200: {"content": {media_type: {}}}, 304: {"description": "The client has it."}}
+    found = {200: {"content": {media_type: {}}}, 304: {"description": "The client's copy is current."}}
     return {"dependencies": [VIEW], "response_class": Response, "responses": found}
 
 
@@ -155,11 +155,9 @@ _CONTENT: dict[int | str, dict[str, Any]] = {
         "description": "The whole content.",
         "content": {packing.media_type: {} for packing in formats.PACKINGS.values()},
     },
-    206: {"description": "The range conditions for."},
-    304: {"description": "The client has it."},
-    409: {"description": "Pending (with Retry-After), or the sampling failed."},
-    410: {"description": "Removed: samples are kept for a limited time. Request it again."},
-    416: {"description": "The range lies outside the content."},
+    206: {"description": "The requested byte range."},
+    304: {"description": "The client's copy is current."},
+    **{status: {} for status in (409, 410, 416)},  # the OpenAPI document describes errors by status
 }
 
 

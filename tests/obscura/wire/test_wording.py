@@ -115,7 +115,7 @@ def test_what_is_tried_stands_in_for_what_is_fixed_and_epsilon_is_no_option():
 @pytest.mark.parametrize(
     ("grids", "position", "said"),
     [
-        (["a=1"], None, "give 1 trial; a search has 2 to 64"),
+        (["a=1"], None, "give 1 trial; a sweep has 2 to 64"),
         (["a"], 0, "Write the values of a"),
         (["b=1,2", "a="], 1, "Write the values of a"),
         (["=1,2"], 0, "which option"),

@@ -111,7 +111,7 @@ def test_a_search_is_planned_and_started_by_the_keyboard(site, stock, live, brow
     with a_page(browser, base_url=live, viewport={"width": 390, "height": 900}, color_scheme="dark") as (page, said):
         sign_in(page, key)
         page.goto(f"/train?dataset={stock.dataset}&recipe=datalens&epsilon=0.2")
-        page.get_by_text("Search: try several values").focus()
+        page.get_by_text("Sweep: try several values").focus()
         page.keyboard.press("Enter")
         page.keyboard.press("Tab")
         page.keyboard.type("teachers")
@@ -165,7 +165,7 @@ def test_pages_are_read_without_a_script_which_says_what_needs_one(site, stock, 
         sign_in(page, key)
         page.goto(f"/train?dataset={stock.dataset}&recipe=datalens")
         page.fill("#epsilon", "0.2")
-        page.get_by_text("Search: try several values").click()
+        page.get_by_text("Sweep: try several values").click()
         for number, (option, values) in enumerate((("epsilon", "0.1, 0.2"), ("top_k", "7, 8")), start=1):
             page.select_option(f"#vary-{number}", option)
             page.fill(f"#values-{number}", values)

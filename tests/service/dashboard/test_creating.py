@@ -349,7 +349,7 @@ def test_a_search_is_priced_as_a_whole_then_held_once(site, stock, trainer):
         ([("top_k", "7,8"), ("epsilon", "0.1,-1")], "values-2", "greater than or equal to"),
         ([("", "7,8")], "values-1", "which option"),
         ([("top_k", "7,8"), ("top_k", "9")], "values-2", "there already"),
-        ([("top_k", "7")], "grids", "1 trial; a search has 2 to 64"),
+        ([("top_k", "7")], "grids", "1 trial; a sweep has 2 to 64"),
         ([("nothing", "7,8")], "options", "Trial 1: .*nothing"),
     ],
 )

@@ -1,6 +1,6 @@
 """Draw docs/images/real_and_synthetic.png: real clothes of Fashion-MNIST beside synthetic ones at ε = 10, 3 and 1.
 
-    python -m scripts.readme_picture
+    python -m scripts.readme_image
 
 The recipe `moments` trains with its defaults on all 60,000 images, once for each ε. Nothing is selected: the
 file shows the first images of each class.
