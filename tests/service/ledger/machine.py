@@ -174,7 +174,7 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
     def lose_worker(self, dice: random.Random) -> None:
         """A worker dies: its lease ends later, and its old messages may still arrive."""
         if self.live:
-            del self.live[dice.choice(sorted(self.live))]
+            del self.live[dice.choice(list(self.live))]
 
     @rule()
     def drain(self) -> None:

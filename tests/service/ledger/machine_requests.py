@@ -57,7 +57,7 @@ class Requests:
         if name == "submit_training":
             return self._submission(dice, account_id)
         if name == "claim":
-            job_id = dice.choice(sorted(self.model.jobs) or ["job_none"])
+            job_id = dice.choice(list(self.model.jobs) or ["job_none"])
             return Command("claim", {"worker": dice.choice(WORKERS), "job_id": job_id})
         if name == "limit":
             return self._limit(dice, account_id)
