@@ -69,7 +69,6 @@ SHOWN = {
     ("docs/operate/monitor.md", "yaml", "scrape_configs"): "tests/service/test_metrics.py compares it with the alerts",
     ("docs/reference/api-conventions.md", "text", "HTTP/1.1 409"): "an answer, shortened; test_examples.py asks for it",
     ("docs/contribute/architecture.md", "mermaid", "flowchart"): "test_imports.py compares it with the imports",
-    ("docs/contribute/architecture.md", "text", "service.cli"): "test_imports.py compares it with the contracts",
     ("docs/explanation/how-it-works.md", "text", " your machine"): "a drawing",
     ("docs/how-to/medical-images.md", "text", "$ obscura quickstart scans"): "test_quickstart.py makes and compares it",
     ("docs/tutorials/command-line.md", "text", "$ obscura quickstart"): "test_quickstart.py compares it with a run",

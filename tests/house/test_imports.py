@@ -43,6 +43,10 @@ PLANTED = {
         "service/db/base.py": "import service.ledger",
         "service/ledger/holds.py": "import service.audit.findings",
     },
+    "no-cycles": {
+        "obscura/preparing/preparation.py": "import obscura.client",
+        "service/identity/access.py": "import service.ledger",
+    },
     "mathematics-is-pure": {
         "privacy/accounting/events.py": "import sqlalchemy",
         "models/portable/generator.py": "import httpx",
@@ -85,7 +89,9 @@ def test_planted_violations_are_caught(copied, contract):
     assert result.returncode != 0
     for file, line in PLANTED[contract].items():
         name = file.removesuffix(".py").replace("/", ".")
-        assert re.search(rf"{name} ->\s+{line.split()[1]}\b", result.stdout), (file, result.stdout)
+        if contract == "no-cycles":  # it reports packages below their parent
+            name = f".{name.split('.')[1]}"
+        assert re.search(rf"{name} ->\s+({line.split()[1]}|\.{line.split('.')[-1]})\b", result.stdout), result.stdout
 
 
 def layers() -> list[str]:
@@ -149,14 +155,19 @@ def section(title: str) -> str:
     return found[2]
 
 
-def fenced(text: str, language: str = "text") -> str:
+def fenced(text: str, language: str) -> str:
     found = re.search(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
     assert found is not None
     return found[1]
 
 
 def test_the_layers_are_those_that_are_checked():
-    assert fenced(section("Layers")).splitlines() == [re.sub("[()]", "", layer) for layer in layers()]
+    drawn = []
+    for row in re.findall(r"^\| [^|]+ \| (`.*) \|$", section("Layers"), flags=re.MULTILINE):
+        first, *others = re.findall(r"`([\w.]+)`", row)
+        root = first.split(".")[0]
+        drawn.append([first, *(root + other if other.startswith(".") else other for other in others)])
+    assert drawn == [re.findall(r"[\w.]+", layer) for layer in layers()]
 
 
 def imports(room: str) -> set[str]:
