@@ -38,6 +38,14 @@ COPY . .
 RUN pip install --no-deps --editable ./obscura --editable .
 
 
+# The documentation is generated from the code. Only the site enters the image, so the tools that build it stay here.
+FROM build AS build-docs
+COPY deploy/requirements-docs.txt ./
+RUN pip install --no-deps --require-hashes --requirement requirements-docs.txt
+COPY . .
+RUN pip install --no-deps --editable ./obscura --editable . && python -m mkdocs build --quiet
+
+
 # The project stays in /app as a checkout: the migrations lie beside the packages.
 FROM base AS worker
 COPY --from=build-worker /opt/venv /opt/venv
@@ -56,6 +64,7 @@ CMD ["celery", "--app", "workers.supervise.app", "worker", "--concurrency", "3",
 FROM base AS api
 COPY --from=build-api /opt/venv /opt/venv
 COPY --from=build-api /app /app
+COPY --from=build-docs /app/service/site /app/service/site
 ENV OBSCURA_MODE=celery \
     OBSCURA_HOST=0.0.0.0 \
     OBSCURA_PORT=8420

@@ -22,7 +22,11 @@ from tests.together import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRETS = {"OBSCURA_POSTGRESQL_PASSWORD": "trial", "OBSCURA_REDIS_PASSWORD": "trial"}
-IMAGES = ("api", "worker")
+IMAGES = {  # and what each installs
+    "api": ("client", "server", "s3", "oidc"),
+    "worker": ("client", "server", "s3", "worker"),
+    "docs": ("client", "server", "s3", "docs"),
+}
 PIN_AGE_MAX = timedelta(days=183)
 POSTGRESQL_NEEDS = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID"]  # until it has become the user `postgres`
 SERVICES = {"postgresql", "redis", "migrate", "api", "worker"}
@@ -120,8 +124,7 @@ def test_an_image_installs_pinned_versions_with_hashes(name):
 
     own = pins(f"deploy/requirements-{name}.txt")
     assert own.items() <= pins().items()
-    parts = {"api": ("client", "server", "s3", "oidc"), "worker": ("client", "server", "s3", "worker")}[name]
-    assert {canonicalize_name(requirement.name) for requirement in declared(*parts)} <= set(own)
+    assert {canonicalize_name(requirement.name) for requirement in declared(*IMAGES[name])} <= set(own)
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     assert f"--require-hashes --requirement requirements-{name}.txt" in text
 
@@ -176,6 +179,7 @@ def test_dockerfile_has_both_targets_unprivileged_and_pinned():
     for name in ("api", "worker"):
         assert "\nUSER obscura\n" in stages[name]
         assert "HEALTHCHECK" in stages[name]
+    assert "COPY --from=build-docs /app/service/site /app/service/site\n" in stages["api"]
     assert "build-worker" not in stages["api"], "the api image takes nothing from the stage that holds torch"
     assert re.search(r"^ARG PYTHON_TAG=\d+\.\d+\.\d+-slim", text, flags=re.MULTILINE)
     assert ":latest" not in text
