@@ -32,7 +32,7 @@ from privacy.gradients.gep import Gep
 from privacy.gradients.per_sample import Traces, trace_gradients
 from privacy.gradients.rgp import Rgp
 from privacy.gradients.topagg import TopAggSgd
-from privacy.mechanisms import sampling
+from privacy.mechanisms import partition
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import FreezeSchedule, StepsConfig
@@ -190,7 +190,7 @@ def step(
         (p, d) float64, the released gradient.
     """
     coins = SecureNoise.derive(secret, "sample", number)
-    drawn = np.concatenate([units[sampling.poisson_sample(len(units), probability, coins)] for units in populations])
+    drawn = np.concatenate([units[partition.poisson_sample(len(units), probability, coins)] for units in populations])
     estimator.begin_step(model)
     rows = max(1, _ELEMENTS // setting.weight.numel())
     for start in range(0, len(drawn), rows):

@@ -23,7 +23,7 @@ from privacy.gradients.integers import Block, Part, Sums
 from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import Traces
 from privacy.gradients.rgp import Rgp, carriers_of
-from privacy.mechanisms import sampling
+from privacy.mechanisms import partition
 from privacy.mechanisms.noise import SecureNoise
 from workers.recipes import dp_diffusion as central_images
 from workers.recipes import private_steps
@@ -105,7 +105,7 @@ def one_batch_size() -> AbstractContextManager[object]:
         size = int(np.ceil(probability * units))
         return np.sort(np.argsort(noise.uniform(units))[:size])
 
-    return mock.patch.object(sampling, "poisson_sample", subset)
+    return mock.patch.object(partition, "poisson_sample", subset)
 
 
 def first_in_line() -> AbstractContextManager[object]:
@@ -114,7 +114,7 @@ def first_in_line() -> AbstractContextManager[object]:
     def batch(units: int, probability: float, _noise: SecureNoise) -> npt.NDArray[np.int64]:
         return np.arange(int(np.ceil(probability * units)))
 
-    return mock.patch.object(sampling, "poisson_sample", batch)
+    return mock.patch.object(partition, "poisson_sample", batch)
 
 
 def rows_by_themselves() -> AbstractContextManager[object]:

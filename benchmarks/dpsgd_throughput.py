@@ -28,7 +28,7 @@ from privacy.gradients.gep import Gep
 from privacy.gradients.per_sample import trace_gradients
 from privacy.gradients.topagg import TopAggSgd
 from privacy.mechanisms.noise import SecureNoise
-from privacy.mechanisms.sampling import NOBODY
+from privacy.mechanisms.partition import NOBODY
 from privacy.plans.private_steps import FreezeSchedule, StepsConfig
 from workers.recipes.interface import TrustedCurator
 from workers.recipes.private_steps import PrivateSteps, Task

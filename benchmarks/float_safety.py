@@ -25,7 +25,7 @@ from privacy.gradients.estimator import Curator
 from privacy.gradients.freeze import random_mask
 from privacy.gradients.per_sample import trace_gradients
 from privacy.mechanisms.noise import SecureNoise
-from privacy.mechanisms.sampling import NOBODY
+from privacy.mechanisms.partition import NOBODY
 from privacy.plans.private_steps import ESTIMATORS, FreezeSchedule, StepsConfig
 from workers.recipes.interface import TrustedCurator
 from workers.recipes.private_steps import PrivateSteps, Task

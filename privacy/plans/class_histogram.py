@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from obscura.wire.budgets import UNITS
-from privacy.accounting.calibration import stddev_for
 from privacy.accounting.events import GaussianEvent
-from privacy.accounting.filter import Filter
+from privacy.accounting.filter import Filter, stddev_for
 from privacy.errors import InvalidParameter
 from privacy.plans.options import RecipeConfig
 from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage

@@ -10,8 +10,7 @@ from pydantic import Field
 
 from models.sizes import convolutional_sizes
 from obscura.wire.budgets import UNITS
-from privacy.accounting.calibration import stddev_for
-from privacy.accounting.filter import Filter, release_nano
+from privacy.accounting.filter import Filter, release_nano, stddev_for
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.plans.options import ClassFractionsConfig, EvaluationSamples, EvaluationSeed, read_options
 from privacy.plans.plan import GENERATOR_NOTES, Plan, PublicFacts, Recipe, Stage, mu_of, subject_notes

@@ -13,9 +13,8 @@ from benchmarks.audited import Audited
 from benchmarks.reproductions import dp_merf
 from benchmarks.reproductions.dp_merf import UNIT, embedded_sums, fit_generator, frequencies, privatise_embedding
 from benchmarks.runs import NoLedger
-from privacy.accounting.calibration import stddev_for
 from privacy.accounting.events import GaussianEvent
-from privacy.accounting.filter import NANO
+from privacy.accounting.filter import NANO, stddev_for
 from privacy.auditing.distinguishing import mu_lower_bound
 from privacy.errors import BudgetExceeded
 from privacy.mechanisms.noise import SecureNoise

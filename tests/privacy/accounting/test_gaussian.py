@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privacy.accounting.calibration import noise_multiplier_for, stddev_for
 from privacy.accounting.events import GaussianEvent
-from privacy.accounting.filter import open_filter
+from privacy.accounting.filter import noise_multiplier_for, open_filter, stddev_for
 from privacy.accounting.gaussian import gaussian_epsilon, gaussian_log_delta, gaussian_mu
 from privacy.errors import InvalidParameter
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from obscura.wire.wording import show_sure
-from privacy.accounting.filter import NANO, open_filter
-from privacy.accounting.odds import attacker_certainty_max, loss_bound
+from privacy.accounting.filter import NANO, attacker_certainty_max, loss_bound, open_filter
 from privacy.errors import InvalidParameter
 
 LARGE_DELTA = 0.01

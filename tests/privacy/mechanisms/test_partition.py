@@ -14,7 +14,7 @@ from scipy import stats
 import privacy
 from privacy.errors import ContributionUnbounded, InvalidParameter, PrivacyError
 from privacy.mechanisms import partition
-from privacy.mechanisms.sampling import NOBODY, deal_passes, poisson_sample
+from privacy.mechanisms.partition import NOBODY, deal_passes, poisson_sample
 from tests.privacy.gradients.cases import noise
 
 KEY, OTHER_KEY = bytes(range(32)), bytes(range(1, 33))
@@ -209,7 +209,7 @@ def test_poisson_sampling_is_independent_coins_with_the_stated_chance() -> None:
 def test_no_noise_comes_from_torchs_own_generator() -> None:
     """The only draws that are not secret name the public generator that they come from."""
     folder = Path(privacy.__file__).parent
-    for path in [*folder.glob("gradients/*.py"), folder / "mechanisms" / "sampling.py"]:
+    for path in [*folder.glob("gradients/*.py"), folder / "mechanisms" / "partition.py"]:
         for line in path.read_text().splitlines():
             draws = any(word in line for word in ("torch.rand", "np.random", "torch.normal", "normal_("))
             assert not draws or "generator=generator" in line, (path, line)
