@@ -54,7 +54,7 @@ def test_every_mechanism_is_audited_with_every_fault_it_can_have():
 def test_every_place_that_draws_noise_is_audited():
     """A new one belongs into an audit, and then into this list."""
     audited = {
-        "privacy/aggregation/topagg.py",  # votes on images, latents and moments
+        "privacy/mechanisms/topagg.py",  # votes on images, latents and moments
         "privacy/gradients/integers.py",  # every gradient estimator
         "workers/recipes/class_histogram.py",
         "workers/recipes/select_public.py",

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from privacy.aggregation import topagg
-from privacy.aggregation.topagg import count_votes, noisy_sum, threshold, topk_sto_sign_grad
-from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import InvalidParameter
+from privacy.mechanisms import topagg
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.partition import shard_members, shard_of
+from privacy.mechanisms.topagg import count_votes, noisy_sum, threshold, topk_sto_sign_grad
+from privacy.plans.datalens import TopAggConfig
 
 TINY = torch.finfo(torch.float32).tiny
 
