@@ -16,10 +16,6 @@ COUNTS = "class_counts"
 SENSITIVITY = 1.0  # see `histogram_event`
 
 
-class ClassHistogramConfig(RecipeConfig):
-    """Configuration of the class histogram, which has no options."""
-
-
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
     """Compute the noise of one release of all class counts from a budget.
 
@@ -34,7 +30,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     counted = "records" if facts.unit == "record" else "subjects, each by one of their records,"
     return Plan(
         recipe="class_histogram",
-        config=ClassHistogramConfig(),
+        config=RecipeConfig(),  # without options
         stages=(stage,),
         budget_nano=budget_nano,
         notes=(
@@ -62,7 +58,7 @@ RECIPE = Recipe(
     title="Class counts",
     publishes="histogram",
     releases="One noisy count for each declared class.",
-    config=ClassHistogramConfig,
+    config=RecipeConfig,
     plan=plan_from_options,
     units=frozenset(UNITS),
     together=False,

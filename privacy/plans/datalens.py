@@ -12,11 +12,11 @@ from pydantic import Field
 
 from models.sizes import convolutional_sizes
 from obscura.wire.budgets import UNITS
-from privacy.accounting.events import GaussianEvent, positive_finite
+from privacy.accounting.events import GaussianEvent, check_integer, positive_finite
 from privacy.accounting.filter import Filter, release_nano, stddev_for
 from privacy.errors import InvalidParameter
 from privacy.plans.options import ClassFractionsConfig, EvaluationSamples, EvaluationSeed, read_options
-from privacy.plans.plan import GENERATOR_NOTES, Plan, PublicFacts, Recipe, Stage, mu_of, subject_notes
+from privacy.plans.plan import GENERATOR_NOTES, UNIT_NOTES, Plan, PublicFacts, Recipe, Stage, mu_of
 
 VOTES = "votes"  # the only stage
 IMAGES_MAX = 200_000
@@ -61,9 +61,7 @@ class TopAggConfig:
 
     def __post_init__(self) -> None:
         for name, highest in (("teachers", _TEACHERS_MAX), ("dimension", _DIMENSION_MAX), ("k", self.dimension)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= highest:
-                raise InvalidParameter(name, value, f"it is an integer between 1 and {highest}")
+            check_integer(name, getattr(self, name), highest)
         for name in ("c", "stddev", "beta"):
             object.__setattr__(self, name, positive_finite(name, getattr(self, name)))
         if self.c < _C_MIN:
@@ -96,6 +94,8 @@ class TopAggConfig:
 
 class DataLensConfig(ClassFractionsConfig):
     """Public parameters of one DataLens training, with the paper's letters where available."""
+
+    drawing_cost = 3e-3
 
     teachers: int = Field(
         4000,
@@ -161,10 +161,6 @@ class DataLensConfig(ClassFractionsConfig):
     def check(self) -> None:
         if (self.images is None) == (self.stddev is None):
             raise self.refusal("images", "give either the number of images or the noise stddev; the other one follows")
-
-    @property
-    def drawing_seconds(self) -> float:
-        return 3e-3
 
     def parameters_per_teacher(self, facts: PublicFacts) -> int:
         """Return the number of parameters of one teacher; a kernel teacher keeps only its records."""
@@ -262,7 +258,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     images = iterations * m
     event = config.topagg(facts, stddev).event(images)
     shards = "disjoint shards" if facts.unit == "record" else "shards that share no subject"
-    notes = [*subject_notes(facts), f"{config.teachers} teachers on {shards} vote on {images} synthetic images."]
+    notes = [*UNIT_NOTES[facts.unit], f"{config.teachers} teachers on {shards} vote on {images} synthetic images."]
     held = TEACHER_BYTES * config.teachers * each
     if held > _NOTE_FROM_BYTES:
         notes.append(
