@@ -57,19 +57,14 @@ def test_shards_fill_evenly_and_may_stay_empty() -> None:
     assert np.bincount(partition.shard_of(rows(50), KEY, 100), minlength=100).min() == 0
 
 
-def test_members_cover_every_record_once() -> None:
-    assigned = partition.shard_of(rows(300), KEY, 40)
+@pytest.mark.parametrize("records", [300, 0])
+def test_members_cover_every_record_once(records: int) -> None:
+    assigned = partition.shard_of(rows(records), KEY, 40)
+    partition.assert_disjoint(rows(records), assigned, 40)
     members = partition.shard_members(assigned, 40)
     assert len(members) == 40
-    assert sorted(np.concatenate(members).tolist()) == list(range(300))
+    assert sorted(np.concatenate(members).tolist()) == list(range(records))
     assert all((assigned[indices] == shard).all() for shard, indices in enumerate(members))
-
-
-def test_no_records_make_empty_shards() -> None:
-    assigned = partition.shard_of(rows(0), KEY, 3)
-    assert [len(indices) for indices in partition.shard_members(assigned, 3)] == [0, 0, 0]
-    assert assigned.shape == (0,)
-    partition.assert_disjoint(rows(0), assigned, 3)
 
 
 def test_disjointness_is_checked() -> None:
