@@ -1,1 +1,1 @@
-"""Programs that measure speed, privacy and quality. `python -m benchmarks` runs all. Only tests import them."""
+"""Programs that measure speed, privacy and quality. `python -m benchmarks` runs all. No service code imports them."""

@@ -25,7 +25,7 @@ from benchmarks.broken_mechanisms import no_noise
 from benchmarks.payment_order import PaymentJournal
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.gradients import estimator as estimators
-from privacy.gradients import freeze
+from privacy.gradients.build import random_mask
 from privacy.gradients.dpsgd import DpSgd
 from privacy.gradients.estimator import Estimator, shapes_of
 from privacy.gradients.gep import Gep
@@ -110,7 +110,7 @@ def dpsgd(m: int) -> Setting:
 
 def frozen(m: int) -> Setting:
     """Half of the coordinates are frozen by chance; each canary has one of the others, and a longer part frozen."""
-    mask = freeze.random_mask(2 * m, 0.5, torch.Generator().manual_seed(0))
+    mask = random_mask(2 * m, 0.5, torch.Generator().manual_seed(0))
     plain = dpsgd(2 * m)
 
     def make(model: nn.Linear, multiplier: float) -> Estimator:

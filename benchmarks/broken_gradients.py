@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from benchmarks.broken_mechanisms import half_the_noise, no_noise
-from privacy.gradients import dpsgd, estimator, freeze, integers, rgp, topagg
+from privacy.gradients import build, dpsgd, estimator, integers, rgp, topagg
 from privacy.gradients.estimator import Estimator
 from privacy.gradients.gep import Gep
 from privacy.gradients.integers import Block, Part, Sums
@@ -166,7 +166,7 @@ def private_basis() -> Iterator[None]:
 @contextmanager
 def private_ranks() -> Iterator[None]:
     """Rank coordinates for the freeze by the sums to which no noise has been added yet."""
-    privatise, rank = Estimator._privatise_sums, freeze.ranked_mask
+    privatise, rank = Estimator._privatise_sums, build.ranked_mask
     private: list[torch.Tensor] = []
 
     def kept(self: Estimator, empty: Mapping[str, torch.Size], noise: SecureNoise) -> Shares:
@@ -177,7 +177,7 @@ def private_ranks() -> Iterator[None]:
     def ranked(_released_mean: torch.Tensor, rate: float) -> torch.Tensor:
         return rank(private[0], rate)
 
-    with mock.patch.object(Estimator, "_privatise_sums", kept), mock.patch.object(freeze, "ranked_mask", ranked):
+    with mock.patch.object(Estimator, "_privatise_sums", kept), mock.patch.object(build, "ranked_mask", ranked):
         yield
 
 

@@ -21,9 +21,9 @@ from torch import nn
 from benchmarks.results import machine, parser_of, show, write_json
 from benchmarks.runs import NoLedger
 from privacy.accounting.events import PoissonGaussianEvent
+from privacy.gradients.build import random_mask
 from privacy.gradients.dpsgd import DpSgd
 from privacy.gradients.estimator import Estimator, shapes_of
-from privacy.gradients.freeze import random_mask
 from privacy.gradients.gep import Gep
 from privacy.gradients.per_sample import trace_gradients
 from privacy.gradients.topagg import TopAggSgd

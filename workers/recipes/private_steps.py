@@ -26,9 +26,8 @@ from torch import Tensor, nn
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.errors import BudgetExceeded, InvalidParameter
 from privacy.gradients import arithmetic, integers
-from privacy.gradients.build import build_estimator
+from privacy.gradients.build import Freezing, build_estimator
 from privacy.gradients.estimator import Estimator
-from privacy.gradients.freeze import Freezing
 from privacy.gradients.per_sample import Losses, Traces, trace_gradients, trainable
 from privacy.gradients.places import moved, places_alike
 from privacy.mechanisms.noise import SecureNoise

@@ -11,8 +11,8 @@ from torch import nn
 
 from privacy.errors import InvalidParameter
 from privacy.gradients import estimator as estimator_module
+from privacy.gradients.build import random_mask, ranked_mask
 from privacy.gradients.estimator import shapes_of
-from privacy.gradients.freeze import random_mask, ranked_mask
 from privacy.gradients.gep import Gep, basis_of_combinations, orthonormal_basis
 from privacy.gradients.integers import Outer, squares
 from privacy.gradients.per_sample import Traces, trace_gradients
