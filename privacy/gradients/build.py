@@ -1,4 +1,4 @@
-"""What the configuration of private steps stands for: its gradient estimator, and its masks of frozen coordinates.
+"""The gradient estimator and the masks of frozen coordinates that a plan's private steps name.
 
 Random and ranked freeze ("Differentially Private SGD with Sparse Gradients", 2022, Algorithms 1 and 2): each epoch, or
 each step, has one mask. A frozen coordinate has no gradient before clipping and no noise afterwards. Gradual cooling

@@ -272,8 +272,3 @@ def test_parameters_out_of_range_are_refused(name: str, bad: object) -> None:
     with pytest.raises(InvalidParameter) as caught:
         config(**{name: bad})
     assert caught.value.name in (name, "k")
-
-
-def test_noise_too_narrow_for_integers_has_no_event() -> None:
-    with pytest.raises(InvalidParameter):
-        config(stddev=1.5).event(1)
