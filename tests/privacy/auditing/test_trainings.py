@@ -64,12 +64,17 @@ def test_moments_without_noise_are_flagged() -> None:
 
 
 @pytest.mark.parametrize("options", [PIXELS, KERNEL], ids=["linear", "kernel"])
-def test_votes_on_pixels_stay_below_their_claim_and_are_flagged_without_noise(options: dict[str, Any]) -> None:
-    """Canaries that share a teacher and a class hide each other."""
+def test_votes_on_pixels_stay_below_their_claim(options: dict[str, Any]) -> None:
     secret = secrets.token_bytes(32)
     _, plan, tap = run("datalens", options, secret)
     assert sum(len(release.released_labels) for release in tap.releases) == 60
     assert_claim_stands(audited_trainings.pixel_vote_scores(tap, plan, POPULATION, secret))
+
+
+@pytest.mark.parametrize("options", [PIXELS, KERNEL], ids=["linear", "kernel"])
+def test_votes_on_pixels_without_noise_are_flagged(options: dict[str, Any]) -> None:
+    """Canaries that share a teacher and a class hide each other."""
+    secret = secrets.token_bytes(32)
     with no_noise():
         _, plan, tap = run("datalens", options, secret)
     assert_claim_falls(audited_trainings.pixel_vote_scores(tap, plan, POPULATION, secret, noise=1e-3))
