@@ -15,7 +15,10 @@ from starlette.testclient import TestClient
 
 from privacy.plans.registry import RECIPES
 from service.api.problems import STATUSES
+from service.audit.findings import FindingCode
 from service.dashboard.documentation import Documentation
+from service.main import create_app
+from service.settings import Settings
 from tests.commands import command_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,8 +82,6 @@ def test_commands_in_sentences_exist(text):
 
 
 def test_settings_exist(document, text):
-    from service.settings import Settings
-
     known = {f"OBSCURA_{name.upper()}" for name in Settings.model_fields}
     others = [ROOT / ".env.example", ROOT / "scripts/with_services.py", *sorted((ROOT / "obscura/cli").rglob("*.py"))]
     for path in others:
@@ -94,11 +95,6 @@ def test_nothing_is_promised_that_mathematics_does_not_give(text):
 
 
 def test_the_generated_pages_cover_every_operation_error_option_setting_and_finding(tmp_path, monkeypatch):
-    from service.api.problems import STATUSES
-    from service.audit.findings import FindingCode
-    from service.main import create_app
-    from service.settings import Settings
-
     monkeypatch.setenv("OBSCURA_DATA_DIR", str(tmp_path))
     spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "reference" / "generate.py")
     generate = importlib.util.module_from_spec(spec)

@@ -78,6 +78,9 @@ def test_refusals_teach() -> None:
     assert plan({}, facts=few).facts["teachers"] == 1
     with pytest.raises(InvalidParameter, match="at most 1 teachers"):
         plan({"teachers": 2}, facts=few)
+    for budget_nano in (0, 1, 3, 40, 599):
+        with pytest.raises(InvalidParameter, match="budget_nano"):
+            datalens.plan_from_options({}, ACCOUNT, budget_nano, FACTS)
 
 
 @pytest.mark.parametrize(
@@ -120,12 +123,6 @@ def test_subjects_are_what_the_number_of_teachers_is_judged_by() -> None:
 def test_facts_that_do_not_say_how_many_units_there_are_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(InvalidParameter):
         dataclasses.replace(FACTS, **changes)
-
-
-@pytest.mark.parametrize("budget_nano", [0, 1, 3, 40, 599])
-def test_a_tiny_budget_is_refused(budget_nano: int) -> None:
-    with pytest.raises(InvalidParameter, match="budget_nano"):
-        datalens.plan_from_options({}, ACCOUNT, budget_nano, FACTS)
 
 
 NONSENSE: st.SearchStrategy[Any] = st.one_of(
