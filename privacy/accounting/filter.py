@@ -101,7 +101,7 @@ class Filter:
             left = mu_squared - used_nano / NANO
             rate = min(rate, (d - given) / left) if left > 0 else rate
             base = max(given - rate * used_nano / NANO, base)
-        return _that_holds_something(open_filter(epsilon, self.delta, rate, base))
+        return _require_capacity(open_filter(epsilon, self.delta, rate, base))
 
 
 def release_nano(event: Event) -> int:
@@ -125,11 +125,11 @@ def open_filter(epsilon: float, delta: float, rate: float | None = None, base: f
     epsilon, delta = checked_epsilon(epsilon), checked_delta(delta)
     if rate is None:
         mu_squared, d = split(epsilon, delta)
-        return _that_holds_something(Filter(epsilon, delta, d / mu_squared, base))
+        return _require_capacity(Filter(epsilon, delta, d / mu_squared, base))
     return Filter(epsilon, delta, rate, base)
 
 
-def _that_holds_something(opened: Filter) -> Filter:
+def _require_capacity(opened: Filter) -> Filter:
     if opened.capacity_nano < 1:
         why = f"at delta={opened.delta!r} the budget is smaller than one nano-unit and could buy nothing"
         raise InvalidParameter("epsilon", opened.epsilon, why)
