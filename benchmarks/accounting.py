@@ -17,13 +17,7 @@ import numpy as np
 from dp_accounting.pld import privacy_loss_distribution
 
 from benchmarks.results import machine, parser_of, show, write_json
-from privacy.accounting.approximate_gdp import (
-    curve,
-    deviation,
-    least_mu_squared,
-    least_noise,
-    mu_squared_within,
-)
+from privacy.accounting.approximate_gdp import curve, deviation, least_mu_squared, least_noise, mu_squared_within
 from privacy.accounting.certificate import pld_epsilon
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.accounting.filter import open_filter

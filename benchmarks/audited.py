@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import secrets
 from collections.abc import Callable
 
 import numpy as np
@@ -69,9 +70,8 @@ class Audited:
         """The claimed epsilon of a run."""
         return gaussian_epsilon(self.mu, delta) if self.probability == 1 else _sampled_epsilon(self.claim, delta)
 
-    def test(self, secrets: tuple[bytes, bytes], effort: int = 1) -> Errors:
-        """Draw from both neighbours, each with a secret of its own, and count what the test gets wrong."""
-        without, present = (
-            self.draw(there, effort * self.draws, secret) for there, secret in zip((False, True), secrets, strict=True)
-        )
+    def test(self, effort: int = 1) -> Errors:
+        """Draw from both neighbours, each with a fresh secret, and count what the test gets wrong."""
+        draws = effort * self.draws
+        without, present = (self.draw(there, draws, secrets.token_bytes(32)) for there in (False, True))
         return count_errors(without, present, self.threshold)

@@ -25,14 +25,14 @@ from benchmarks.broken_mechanisms import no_noise
 from benchmarks.payment_order import PaymentJournal
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.gradients import estimator as estimators
-from privacy.gradients import freeze
+from privacy.gradients.build import random_mask
 from privacy.gradients.dpsgd import DpSgd
 from privacy.gradients.estimator import Estimator, shapes_of
 from privacy.gradients.gep import Gep
 from privacy.gradients.per_sample import Traces, trace_gradients
 from privacy.gradients.rgp import Rgp
 from privacy.gradients.topagg import TopAggSgd
-from privacy.mechanisms import sampling
+from privacy.mechanisms import partition
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import FreezeSchedule, StepsConfig
@@ -110,7 +110,7 @@ def dpsgd(m: int) -> Setting:
 
 def frozen(m: int) -> Setting:
     """Half of the coordinates are frozen by chance; each canary has one of the others, and a longer part frozen."""
-    mask = freeze.random_mask(2 * m, 0.5, torch.Generator().manual_seed(0))
+    mask = random_mask(2 * m, 0.5, torch.Generator().manual_seed(0))
     plain = dpsgd(2 * m)
 
     def make(model: nn.Linear, multiplier: float) -> Estimator:
@@ -190,7 +190,7 @@ def step(
         (p, d) float64, the released gradient.
     """
     coins = SecureNoise.derive(secret, "sample", number)
-    drawn = np.concatenate([units[sampling.poisson_sample(len(units), probability, coins)] for units in populations])
+    drawn = np.concatenate([units[partition.poisson_sample(len(units), probability, coins)] for units in populations])
     estimator.begin_step(model)
     rows = max(1, _ELEMENTS // setting.weight.numel())
     for start in range(0, len(drawn), rows):

@@ -16,10 +16,9 @@ from benchmarks.broken_mechanisms import no_noise
 from obscura.wire.budgets import Unit
 from privacy.accounting.events import GaussianEvent, PoissonGaussianEvent
 from privacy.accounting.filter import NANO, open_filter
-from privacy.aggregation import topagg
-from privacy.aggregation.topagg_config import TopAggConfig
-from privacy.mechanisms import partition
+from privacy.mechanisms import partition, topagg
 from privacy.mechanisms.noise import SecureNoise, derive_key
+from privacy.plans.datalens import TopAggConfig
 from privacy.plans.dp_diffusion import DpDiffusionConfig
 from privacy.plans.plan import PlanBudget, PublicFacts
 from privacy.plans.registry import build_plan

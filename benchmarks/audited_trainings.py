@@ -25,11 +25,9 @@ from models.closed_form_teachers import KernelTeachers, LinearTeachers
 from models.portable.generator import Generator
 from models.shards import Shards
 from privacy.accounting.events import GaussianEvent
-from privacy.aggregation import topagg
-from privacy.aggregation.topagg_config import TopAggConfig
-from privacy.mechanisms import partition
+from privacy.mechanisms import partition, topagg
 from privacy.mechanisms.noise import SecureNoise, derive_key
-from privacy.plans.datalens import VOTES, DataLensConfig
+from privacy.plans.datalens import VOTES, DataLensConfig, TopAggConfig
 from privacy.plans.moments import MomentsConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.warm_start import BY_CLASS, MEANS, POOLED, QUANTISATION, warm_start_event

@@ -16,14 +16,14 @@ import numpy.typing as npt
 import torch
 
 from benchmarks.broken_mechanisms import half_the_noise, no_noise
-from privacy.gradients import dpsgd, estimator, freeze, integers, rgp, topagg
+from privacy.gradients import build, dpsgd, estimator, integers, rgp, topagg
 from privacy.gradients.estimator import Estimator
 from privacy.gradients.gep import Gep
 from privacy.gradients.integers import Block, Part, Sums
 from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import Traces
 from privacy.gradients.rgp import Rgp, carriers_of
-from privacy.mechanisms import sampling
+from privacy.mechanisms import partition
 from privacy.mechanisms.noise import SecureNoise
 from workers.recipes import dp_diffusion as central_images
 from workers.recipes import private_steps
@@ -105,7 +105,7 @@ def one_batch_size() -> AbstractContextManager[object]:
         size = int(np.ceil(probability * units))
         return np.sort(np.argsort(noise.uniform(units))[:size])
 
-    return mock.patch.object(sampling, "poisson_sample", subset)
+    return mock.patch.object(partition, "poisson_sample", subset)
 
 
 def first_in_line() -> AbstractContextManager[object]:
@@ -114,7 +114,7 @@ def first_in_line() -> AbstractContextManager[object]:
     def batch(units: int, probability: float, _noise: SecureNoise) -> npt.NDArray[np.int64]:
         return np.arange(int(np.ceil(probability * units)))
 
-    return mock.patch.object(sampling, "poisson_sample", batch)
+    return mock.patch.object(partition, "poisson_sample", batch)
 
 
 def rows_by_themselves() -> AbstractContextManager[object]:
@@ -166,7 +166,7 @@ def private_basis() -> Iterator[None]:
 @contextmanager
 def private_ranks() -> Iterator[None]:
     """Rank coordinates for the freeze by the sums to which no noise has been added yet."""
-    privatise, rank = Estimator._privatise_sums, freeze.ranked_mask
+    privatise, rank = Estimator._privatise_sums, build.ranked_mask
     private: list[torch.Tensor] = []
 
     def kept(self: Estimator, empty: Mapping[str, torch.Size], noise: SecureNoise) -> Shares:
@@ -177,7 +177,7 @@ def private_ranks() -> Iterator[None]:
     def ranked(_released_mean: torch.Tensor, rate: float) -> torch.Tensor:
         return rank(private[0], rate)
 
-    with mock.patch.object(Estimator, "_privatise_sums", kept), mock.patch.object(freeze, "ranked_mask", ranked):
+    with mock.patch.object(Estimator, "_privatise_sums", kept), mock.patch.object(build, "ranked_mask", ranked):
         yield
 
 

@@ -18,10 +18,9 @@ import torch
 
 from benchmarks.payment_order import Payer
 from privacy.accounting.events import Event
-from privacy.aggregation import topagg
-from privacy.aggregation.topagg_config import TopAggConfig
-from privacy.mechanisms import partition
+from privacy.mechanisms import partition, topagg
 from privacy.mechanisms.noise import SecureNoise
+from privacy.plans.datalens import TopAggConfig
 from workers.recipes import class_histogram, released_sums, select_public
 from workers.recipes.interface import TrainingData
 

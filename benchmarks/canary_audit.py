@@ -16,7 +16,6 @@ must not where it is audited on its worst case.
 from __future__ import annotations
 
 import math
-import secrets
 import sys
 import time
 
@@ -46,7 +45,7 @@ APPLIES = {  # which faults a mechanism can have
 def audit_mechanism(audited: Audited, variant: str, effort: int) -> Row:
     """Draw from both neighbours and bound mu and epsilon."""
     with VARIANTS[variant]():
-        errors = audited.test((secrets.token_bytes(32), secrets.token_bytes(32)), effort)
+        errors = audited.test(effort)
     claimed_epsilon = audited.epsilon(DELTA)
     measured_mu = distinguishing.mu_lower_bound(errors, DRAWS_CONFIDENCE, audited.probability)
     measured_epsilon = distinguishing.epsilon_lower_bound(errors, DELTA, DRAWS_CONFIDENCE)

@@ -21,14 +21,14 @@ from torch import nn
 from benchmarks.results import machine, parser_of, show, write_json
 from benchmarks.runs import NoLedger
 from privacy.accounting.events import PoissonGaussianEvent
+from privacy.gradients.build import random_mask
 from privacy.gradients.dpsgd import DpSgd
 from privacy.gradients.estimator import Estimator, shapes_of
-from privacy.gradients.freeze import random_mask
 from privacy.gradients.gep import Gep
 from privacy.gradients.per_sample import trace_gradients
 from privacy.gradients.topagg import TopAggSgd
 from privacy.mechanisms.noise import SecureNoise
-from privacy.mechanisms.sampling import NOBODY
+from privacy.mechanisms.partition import NOBODY
 from privacy.plans.private_steps import FreezeSchedule, StepsConfig
 from workers.recipes.interface import TrustedCurator
 from workers.recipes.private_steps import PrivateSteps, Task

@@ -20,12 +20,11 @@ from torch import nn
 from benchmarks.results import Results, Row, machine, parser_of, show
 from benchmarks.runs import NoLedger
 from privacy.accounting.events import PoissonGaussianEvent
-from privacy.gradients.build import build_estimator
+from privacy.gradients.build import build_estimator, random_mask
 from privacy.gradients.estimator import Curator
-from privacy.gradients.freeze import random_mask
 from privacy.gradients.per_sample import trace_gradients
 from privacy.mechanisms.noise import SecureNoise
-from privacy.mechanisms.sampling import NOBODY
+from privacy.mechanisms.partition import NOBODY
 from privacy.plans.private_steps import ESTIMATORS, FreezeSchedule, StepsConfig
 from workers.recipes.interface import TrustedCurator
 from workers.recipes.private_steps import PrivateSteps, Task

@@ -28,7 +28,7 @@ from benchmarks.audited_gradients import (
 )
 from benchmarks.runs import NoLedger
 from privacy.accounting.events import PoissonGaussianEvent
-from privacy.gradients import freeze
+from privacy.gradients import build
 from privacy.mechanisms.noise import derive_key
 
 Make = Callable[[int], Setting]
@@ -142,7 +142,7 @@ def ranked() -> Audited:
         for number in range(draws):
             estimator = setting.make(model, 1 / each)
             first = step(setting, estimator, model, [units], 1.0, secret, 2 * number)
-            estimator.freeze(freeze.ranked_mask(first.flatten(), 0.5))
+            estimator.freeze(build.ranked_mask(first.flatten(), 0.5))
             second = step(setting, estimator, model, [units], 1.0, secret, 2 * number + 1)
             active[number] = bool(second[0, 0] != 0)
         return active.astype(np.float64)

@@ -10,14 +10,7 @@ from typing import Any
 from benchmarks.audited import Scores
 from benchmarks.audited_gradients import SETTINGS, Setting, dpsgd, play, projection, train_steps
 from benchmarks.audited_releases import vote_config, vote_scores
-from benchmarks.audited_trainings import (
-    Population,
-    Tap,
-    generator_scores,
-    pixel_vote_scores,
-    train,
-    warm_start_scores,
-)
+from benchmarks.audited_trainings import Population, Tap, generator_scores, pixel_vote_scores, train, warm_start_scores
 from benchmarks.broken_gradients import BROKEN_GRADIENTS
 from benchmarks.broken_mechanisms import BROKEN
 from benchmarks.payment_order import PaymentJournal

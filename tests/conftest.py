@@ -1,8 +1,7 @@
-"""What tests stand on: real SQLite files and a real PostgreSQL, built by the migrations; and the log.
+"""Fixtures of all tests: empty databases built by the migrations, a warm Python, and captured logs.
 
-Each is migrated once a session, and every test that asks for `factory` or `database_url` finds it empty: the SQLite
-file is copied, the PostgreSQL database is cleared after each test. PostgreSQL is taken from OBSCURA_TEST_POSTGRES,
-else from the usual local port; without one those tests are skipped.
+SQLite files are copies of one migrated file; one migrated PostgreSQL database is cleared after each test. Its server is
+that of OBSCURA_TEST_POSTGRES, or the one on the usual local port. Without a server, those tests are skipped.
 """
 
 import gc
@@ -58,8 +57,7 @@ def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """Collect without looking for garbage, and never look through what was collected: every full look would cost half
-    a second, for torch, the tests and their parameters stay until the end."""
+    """Collect tests without garbage collection, and freeze them: each full collection would cost half a second."""
     compile_own_share(session.config)
     gc.disable()
     try:
@@ -71,9 +69,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 
 def compile_own_share(config: pytest.Config) -> None:
-    """Where several processes share the tests, rewrite the assertions of some files each: all of them import them all,
-    and find what the others have compiled. Of a fresh checkout, each would otherwise rewrite all, which is most of the
-    time until the first test."""
+    """Rewrite the assertions of one share of the test files; the other processes compile the other shares."""
     number, together = (
         int(os.environ.get(f"PYTEST_XDIST_{name}", "0").lstrip("gw")) for name in ("WORKER", "WORKER_COUNT")
     )
@@ -86,8 +82,7 @@ def compile_own_share(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where several processes share the tests, let each begin with the files that hold slow ones, so that none is left
-    alone with one at the end."""
+    """Start each process's share with its slow files, so that no process ends alone with a slow test."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     share = -(-len(items) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
     if share < len(items):
@@ -102,8 +97,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(autouse=True)
 def same_random_numbers() -> None:
-    """Every test draws the same numbers in every run, whichever tests ran before. What parameters draw, at import, is
-    not covered: parametrize with what makes a network, not with a network."""
+    """Seed every test alike. Parameters are made at import, before this: use factories of networks, not networks."""
     random.seed(0)
     np.random.seed(0)
     if "torch" in sys.modules:

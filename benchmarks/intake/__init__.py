@@ -1,0 +1,1 @@
+"""Uploads of every kind, sent as people send them. Start with `inputs.py`. Nothing here trains a model."""

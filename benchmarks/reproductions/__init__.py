@@ -1,0 +1,1 @@
+"""Tables of papers, computed again. Start with `__main__.py`. No other benchmark imports them."""

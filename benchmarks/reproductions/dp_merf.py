@@ -19,8 +19,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from privacy.accounting.calibration import stddev_for
 from privacy.accounting.events import GaussianEvent
+from privacy.accounting.filter import stddev_for
 from privacy.mechanisms.clipping import clip_integer_rows
 from privacy.mechanisms.noise import SecureNoise
 from workers.recipes.coefficients import exact_product

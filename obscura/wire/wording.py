@@ -56,7 +56,7 @@ def show_epsilon(epsilon: float, *, up: bool) -> str:
 
 
 def show_sure(sure: float) -> str:
-    """Format a probability (`privacy.accounting.odds.attacker_certainty_max`), rounded up, never as 100%."""
+    """Format a probability (`privacy.accounting.filter.attacker_certainty_max`), rounded up, never as 100%."""
     for digits, largest in ((1, 99.9), (2, 99.99)):
         rounded = _rounded(100.0 * sure, digits, up=True)
         if rounded <= largest:

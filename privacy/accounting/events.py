@@ -38,11 +38,10 @@ def positive_finite(name: str, value: float) -> float:
     return float(value)
 
 
-def _check_count(value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidParameter("count", value, "the number of releases is an integer")
-    if not 1 <= value <= COUNT_MAX:
-        raise InvalidParameter("count", value, f"the number of releases is between 1 and {COUNT_MAX}")
+def check_integer(name: str, value: int, highest: int) -> None:
+    """Raise InvalidParameter unless `value` is an integer between 1 and `highest`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= highest:
+        raise InvalidParameter(name, value, f"it is an integer between 1 and {highest}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +62,7 @@ class GaussianEvent:
     def __post_init__(self) -> None:
         object.__setattr__(self, "sensitivity", positive_finite("sensitivity", self.sensitivity))
         object.__setattr__(self, "stddev", positive_finite("stddev", self.stddev))
-        _check_count(self.count)
+        check_integer("count", self.count, COUNT_MAX)
 
     @classmethod
     def of_discrete_noise(cls, sensitivity: float, stddev: float, count: int = 1) -> GaussianEvent:
@@ -118,7 +117,7 @@ class PoissonGaussianEvent:
             raise InvalidParameter("sampling_probability", self.sampling_probability, "a probability is at most 1")
         object.__setattr__(self, "sampling_probability", float(self.sampling_probability))
         object.__setattr__(self, "noise_multiplier", positive_finite("noise_multiplier", self.noise_multiplier))
-        _check_count(self.count)
+        check_integer("count", self.count, COUNT_MAX)
 
     @property
     def is_sampled(self) -> bool:

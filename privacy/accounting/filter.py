@@ -1,6 +1,7 @@
 """The privacy filter: an account's (epsilon, delta) as a capacity, and every event as a price, in nano-units of mu^2.
 
-Prices are rounded up and capacities down, so a comparison of integers decides. Jobs may be chosen adaptively.
+Prices are rounded up and capacities down, so a comparison of integers decides. Jobs may be chosen adaptively. Below it:
+the noise that fits a budget, and the guarantee of a budget as odds. All are pure functions of public parameters.
 """
 
 from __future__ import annotations
@@ -8,14 +9,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from fractions import Fraction
 
-from privacy.accounting.approximate_gdp import least_mu_squared, mu_squared_within, split
-from privacy.accounting.events import Event
+from scipy import special
+
+from privacy.accounting.approximate_gdp import least_mu_squared, least_noise, mu_squared_within, split
+from privacy.accounting.events import SMOOTHING_VARIANCE, Event, GaussianEvent, PoissonGaussianEvent, positive_finite
 from privacy.accounting.gaussian import EPSILON_MAX, REMEMBERED, checked_delta, checked_epsilon, gaussian_epsilon
 from privacy.errors import InvalidParameter
 
 NANO = 10**9
 PRICE_MARGIN = 1e-6  # relative tolerance of numerical prices, whose last digits may differ between machines
+_ODDS_MARGIN = 1e-9  # relative margin, towards the weaker statement; normal probabilities are accurate to 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,9 +68,7 @@ class Filter:
 
     def epsilon_of(self, nano: int) -> float:
         """Return the epsilon, at the account's delta, of having spent `nano`; at most EPSILON_MAX."""
-        if isinstance(nano, bool) or not isinstance(nano, int) or nano < 0:
-            raise InvalidParameter("nano", nano, "an amount of budget is a whole, non-negative number of nano-units")
-        d = self.d_of(nano)
+        d = self.d_of(_amount("nano", nano))
         if nano == 0:
             return 0.0
         if d >= self.delta:
@@ -98,7 +101,7 @@ class Filter:
             left = mu_squared - used_nano / NANO
             rate = min(rate, (d - given) / left) if left > 0 else rate
             base = max(given - rate * used_nano / NANO, base)
-        return _that_holds_something(open_filter(epsilon, self.delta, rate, base))
+        return _require_capacity(open_filter(epsilon, self.delta, rate, base))
 
 
 def release_nano(event: Event) -> int:
@@ -122,12 +125,120 @@ def open_filter(epsilon: float, delta: float, rate: float | None = None, base: f
     epsilon, delta = checked_epsilon(epsilon), checked_delta(delta)
     if rate is None:
         mu_squared, d = split(epsilon, delta)
-        return _that_holds_something(Filter(epsilon, delta, d / mu_squared, base))
+        return _require_capacity(Filter(epsilon, delta, d / mu_squared, base))
     return Filter(epsilon, delta, rate, base)
 
 
-def _that_holds_something(opened: Filter) -> Filter:
+def _require_capacity(opened: Filter) -> Filter:
     if opened.capacity_nano < 1:
         why = f"at delta={opened.delta!r} the budget is smaller than one nano-unit and could buy nothing"
         raise InvalidParameter("epsilon", opened.epsilon, why)
     return opened
+
+
+def _amount(name: str, nano: int) -> int:
+    if isinstance(nano, bool) or not isinstance(nano, int) or nano < 0:
+        raise InvalidParameter(name, nano, "an amount of budget is a whole, non-negative number of nano-units")
+    return nano
+
+
+def stddev_for(sensitivity: float, budget_nano: int, count: int = 1) -> float:
+    """Return the smallest discrete Gaussian noise with which `count` releases fit into the budget, rounded up.
+
+    Args:
+        sensitivity: L2 sensitivity of one release.
+        budget_nano: of all releases together, in nano-units of mu^2.
+        count: number of releases, priced by `GaussianEvent.of_discrete_noise`.
+
+    Returns:
+        The noise's parameter, in the units of the sensitivity.
+
+    Raises:
+        InvalidParameter: a value is out of range, or the budget is below one nano-unit per release.
+    """
+    GaussianEvent(sensitivity, 1.0, count)  # validates both
+    unit_nano = _amount("budget_nano", budget_nano) // count
+    if unit_nano < 1:
+        raise InvalidParameter("budget_nano", budget_nano, f"{count} releases need at least one nano-unit each")
+    # Quotient, root and product together have a rounding error of 2.8e-16: start just below, so few steps are left.
+    continuous = positive_finite("stddev", sensitivity * math.sqrt(NANO / unit_nano)) * (1 - 1e-15)
+    while release_nano(GaussianEvent(sensitivity, continuous)) > unit_nano:
+        continuous = math.nextafter(continuous, math.inf)
+    stddev = math.sqrt(Fraction(continuous) ** 2 + SMOOTHING_VARIANCE)
+    while release_nano(GaussianEvent.of_discrete_noise(sensitivity, stddev)) > unit_nano:
+        stddev = math.nextafter(stddev, math.inf)
+    return stddev
+
+
+@functools.lru_cache(maxsize=2**12)
+def noise_multiplier_for(filter: Filter, probability: float, count: int, budget_nano: int) -> float:
+    """Return the smallest noise multiplier with which `count` Poisson-sampled releases fit into the budget, rounded up.
+
+    Args:
+        filter: of the account.
+        probability: of each unit to be in a release's sample, in (0, 1].
+        count: number of releases, including repeated ones.
+        budget_nano: of all of them together, in nano-units of mu^2.
+
+    Returns:
+        Noise over sensitivity, at least 0.1 and within one part in 5,000 of the smallest.
+
+    Raises:
+        InvalidParameter: a value is out of range, or no noise is large enough.
+    """
+    event = PoissonGaussianEvent(probability, 1.0, count)
+    room = (_amount("budget_nano", budget_nano) - 1) / NANO / (1 + 2 * PRICE_MARGIN)
+    if room <= 0:
+        raise InvalidParameter("budget_nano", budget_nano, "it pays for no release")
+    if event.is_sampled:
+        return least_noise(probability, count, room, filter.rate)
+    noise = math.sqrt(count / room)
+    while filter.cost_nano(dataclasses.replace(event, noise_multiplier=noise)) > budget_nano:
+        noise *= 1 + PRICE_MARGIN  # each release's price is rounded up
+    return noise
+
+
+def loss_bound(privacy_filter: Filter, nano: int | None = None) -> float:
+    """Return the privacy loss that everything published exceeds with probability at most delta.
+
+    Epsilon is not that number: outcomes whose loss is above epsilon are many times as likely as delta (16 times at
+    epsilon 1 and delta 1e-5).
+
+    Args:
+        privacy_filter: of the account.
+        nano: nano-units of mu^2 that may ever be spent, fixed before anything is published; None is the capacity. The
+            amount spent so far is not valid here, because nothing corrects for the choice of the moment.
+
+    Returns:
+        The bound b, above the epsilon at delta of the same amount; 0 if nothing may be spent.
+
+    Privacy:
+        Let P and Q be the distributions of all that is published with and without one unit. Let E be the outcomes with
+        log dP/dQ > b. If P(E) > 0 then P(E) > e^b Q(E).
+
+        However adaptively releases were chosen, all of it can be computed from a pair of random variables (see
+        docs/explanation/accounting.md): with probability d (`Filter.d_of`) everything, else one release of a Gaussian,
+        mu^2 = nano / 10^9. So for p = P(E), at least (p - d) / (1 - d) of the Gaussian's outcomes with the unit are in
+        E. So Q(E) >= (1 - d) Phi(Phi^-1((p - d) / (1 - d)) - mu) = h(p) p. With P(E) > e^b Q(E), h(p) < e^-b. h grows:
+        h(p) p is convex in p and vanishes at d >= 0. Hence p < delta for e^-b = h(delta). Some mechanism attains this.
+
+        Q(E) <= P(E) <= delta, and the same holds with P and Q exchanged.
+    """
+    amount_nano = privacy_filter.capacity_nano if nano is None else _amount("nano", nano)
+    if amount_nano == 0:
+        return 0.0
+    mu, d = math.sqrt(amount_nano / NANO), privacy_filter.d_of(amount_nano)
+    if d >= privacy_filter.delta:
+        return math.inf
+    quantile = special.ndtri_exp(math.log((privacy_filter.delta - d) / (1 - d)))
+    bound = math.log(privacy_filter.delta) - math.log1p(-d) - float(special.log_ndtr(quantile - mu))
+    return bound * (1 + _ODDS_MARGIN)
+
+
+def attacker_certainty_max(privacy_filter: Filter, nano: int | None = None) -> float:
+    """Return the certainty 1 / (1 + e^-b) that an attacker at 50% can reach, b from `loss_bound`.
+
+    The bound holds for everything published for `nano` together, except with probability at most delta: posterior odds
+    are prior odds, here 1, times dP/dQ.
+    """
+    return float(special.expit(loss_bound(privacy_filter, nano)))

@@ -27,7 +27,7 @@ from privacy.accounting.events import positive_finite
 from privacy.errors import InvalidParameter
 from privacy.gradients.arithmetic import aligned_linear, aligned_rows, padded
 from privacy.gradients.estimator import Common, Estimator
-from privacy.gradients.integers import Outer, Part, squares, whole
+from privacy.gradients.integers import Outer, Part, squares, whole, without
 from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import Traces
 from privacy.mechanisms.noise import SecureNoise
@@ -187,13 +187,7 @@ class Gep(Estimator):
         """Find the step's basis from the `parts` of the anchors' gradients; non-finite ones count as zero. Public."""
         finite = torch.stack([squares(part) for part in anchors.values()]).sum(dim=0).isfinite()  # (m,)
         if not bool(finite.all()):
-            broken = ~finite[:, None]
-            anchors = {
-                name: Outer(*(factor.masked_fill(broken, 0) for factor in part))
-                if isinstance(part, Outer)
-                else part.flatten(1).masked_fill(broken, 0)
-                for name, part in anchors.items()
-            }
+            anchors = {name: without(part, ~finite) for name, part in anchors.items()}
         places = {group: self._places(names, finite.device) for group, names in self._groups.items()}
         total = sum(math.sqrt(count) for _, count in places.values())
         self.bases = []
@@ -231,20 +225,22 @@ class Gep(Estimator):
         part = 1 / self.sensitivity  # share of the bound for each released part
         parts: dict[str, Part] = {}
         if self.clip_residual is not None:
-            for basis, own in zip(self.bases, self._by_group(embedding), strict=True):
+            sizes = [basis.size for basis in self.bases]
+            for basis, own in zip(self.bases, torch.split(embedding, sizes, dim=1), strict=True):
                 rows[:, basis.index] -= basis.expand(own)  # the residual
             parts["residual"] = whole(rows, self.scales(squares(rows).sqrt(), self.clip_residual, part))
         parts["embedding"] = whole(embedding, self.scales(squares(embedding).sqrt(), self.clip, part))
         return parts
 
     def privatise(self, noise: SecureNoise) -> Shares:
-        parts = {"embedding": torch.Size([sum(basis.size for basis in self.bases)])}
+        sizes = [basis.size for basis in self.bases]
+        parts = {"embedding": torch.Size([sum(sizes)])}
         if self.clip_residual is not None:
             parts["residual"] = torch.Size([self.active_coordinates])
         noisy = self._privatise_sums(parts, noise)
         embedding = noisy["embedding"][None].to(self.bases[0].vectors)
         flat = torch.zeros(self.active_coordinates, device=embedding.device)
-        for basis, own in zip(self.bases, self._by_group(embedding), strict=True):
+        for basis, own in zip(self.bases, torch.split(embedding, sizes, dim=1), strict=True):
             flat[basis.index] = basis.expand(own)[0] * self.clip
         if self.clip_residual is not None:
             flat += noisy["residual"].to(flat) * self.clip_residual
@@ -256,6 +252,3 @@ class Gep(Estimator):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._generator.set_state(state["generator"].cpu())
-
-    def _by_group(self, embedding: torch.Tensor) -> Sequence[torch.Tensor]:
-        return torch.split(embedding, [basis.size for basis in self.bases], dim=1)

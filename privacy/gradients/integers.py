@@ -140,10 +140,10 @@ def exact_sums(blocks: Iterable[Block], bound: float) -> Sums:
 
 def _added(total: torch.Tensor | None, part: Part, dropped: torch.Tensor | None) -> torch.Tensor:
     """Add all units except those in `dropped` (n,) to a float64 total in place; a product is faster than a sum."""
+    part = part if dropped is None else without(part, dropped)
     if isinstance(part, Outer):
-        left, right = (_without(factor, dropped) for factor in part)
-        return left.T @ right if total is None else total.addmm_(left.T, right)
-    rows = _without(part, dropped).flatten(1)
+        return part.left.T @ part.right if total is None else total.addmm_(part.left.T, part.right)
+    rows = part.flatten(1)
     total = rows.new_zeros(part.shape[1:], dtype=torch.float64) if total is None else total
     ones = rows.new_ones(len(rows), dtype=torch.float64)
     together = max(1, _TOGETHER // max(1, len(rows)))
@@ -152,8 +152,11 @@ def _added(total: torch.Tensor | None, part: Part, dropped: torch.Tensor | None)
     return total
 
 
-def _without(rows: torch.Tensor, dropped: torch.Tensor | None) -> torch.Tensor:
-    return rows if dropped is None else rows.masked_fill(dropped.reshape(-1, *[1] * (rows.dim() - 1)), 0)
+def without(part: Part, dropped: torch.Tensor) -> Part:
+    """Return a part with zeros for the units in `dropped` (n,) bool."""
+    if isinstance(part, Outer):
+        return Outer(*(factor.masked_fill(dropped[:, None], 0) for factor in part))
+    return part.masked_fill(dropped.reshape(-1, *[1] * (part.dim() - 1)), 0)
 
 
 def noisy_sum(private_sum: torch.Tensor, *, bound: float, noise_multiplier: float, noise: SecureNoise) -> torch.Tensor:

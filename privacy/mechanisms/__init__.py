@@ -1,1 +1,5 @@
-"""Code that reads private data or draws secret noise: key streams, the discrete Gaussian, shards, clipping."""
+"""Mechanisms that read private data or draw secret noise: shards, samples, clipping, votes and exact noise.
+
+Start with `SecureNoise` in `noise.py`; every release adds its noise.
+Nothing here charges an account: the caller pays before noise is drawn.
+"""

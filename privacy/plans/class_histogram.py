@@ -6,19 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from obscura.wire.budgets import UNITS
-from privacy.accounting.calibration import stddev_for
 from privacy.accounting.events import GaussianEvent
-from privacy.accounting.filter import Filter
+from privacy.accounting.filter import Filter, stddev_for
 from privacy.errors import InvalidParameter
 from privacy.plans.options import RecipeConfig
 from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
 
 COUNTS = "class_counts"
 SENSITIVITY = 1.0  # see `histogram_event`
-
-
-class ClassHistogramConfig(RecipeConfig):
-    """Configuration of the class histogram, which has no options."""
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
@@ -35,7 +30,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     counted = "records" if facts.unit == "record" else "subjects, each by one of their records,"
     return Plan(
         recipe="class_histogram",
-        config=ClassHistogramConfig(),
+        config=RecipeConfig(),  # without options
         stages=(stage,),
         budget_nano=budget_nano,
         notes=(
@@ -63,7 +58,7 @@ RECIPE = Recipe(
     title="Class counts",
     publishes="histogram",
     releases="One noisy count for each declared class.",
-    config=ClassHistogramConfig,
+    config=RecipeConfig,
     plan=plan_from_options,
     units=frozenset(UNITS),
     together=False,

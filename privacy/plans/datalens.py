@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any, Literal
 
 from pydantic import Field
 
 from models.sizes import convolutional_sizes
 from obscura.wire.budgets import UNITS
-from privacy.accounting.calibration import stddev_for
-from privacy.accounting.filter import Filter, release_nano
-from privacy.aggregation.topagg_config import TopAggConfig
+from privacy.accounting.events import GaussianEvent, check_integer, positive_finite
+from privacy.accounting.filter import Filter, release_nano, stddev_for
+from privacy.errors import InvalidParameter
 from privacy.plans.options import ClassFractionsConfig, EvaluationSamples, EvaluationSeed, read_options
-from privacy.plans.plan import GENERATOR_NOTES, Plan, PublicFacts, Recipe, Stage, mu_of, subject_notes
+from privacy.plans.plan import GENERATOR_NOTES, UNIT_NOTES, Plan, PublicFacts, Recipe, Stage, mu_of
 
 VOTES = "votes"  # the only stage
 IMAGES_MAX = 200_000
@@ -25,10 +27,75 @@ _NOTE_FROM_BYTES = 16 * 10**9  # bytes of teachers' memory that exceed a small m
 # k of 784 pixels and beta in the preset "published": with much noise per teacher (epsilon 1) and with little (10).
 _LOUD, _QUIET, _QUIET_FROM = (200, 0.7), (350, 0.2), 1.0  # mu of the whole budget
 _KERNEL_TOP_K = 400  # of 784 pixels, in the preset "kernel"
+# Bounds of `TopAggConfig`, which are wider than those of a request.
+_TEACHERS_MAX = 1 << 20
+_DIMENSION_MAX = 1 << 24
+_C_MIN = 1e-37
+
+
+@dataclasses.dataclass(frozen=True)
+class TopAggConfig:
+    """Parameters of Algorithms 2 and 3 of Wang et al. 2021 (arXiv:2103.11109).
+
+    Attributes:
+        k: coordinates for which one teacher may vote.
+        c: clipping constant of a coordinate before normalisation; if small, every vote is a plain sign.
+        stddev: the paper's sigma, of the discrete Gaussian noise on each coordinate of a vote sum.
+        beta: share of the teachers that must agree, in (0, 1].
+        teachers: the paper's N, empty shards included.
+        dimension: the paper's d, coordinates of one image.
+        top_k: ablation switch. Off: a teacher votes for all d coordinates, and pays for it.
+        stochastic_sign: ablation switch. Off: a vote is the sign of its coordinate.
+        threshold: ablation switch. Off: the release is the noisy mean vote.
+    """
+
+    k: int
+    c: float
+    stddev: float
+    beta: float
+    teachers: int
+    dimension: int
+    top_k: bool = True
+    stochastic_sign: bool = True
+    threshold: bool = True
+
+    def __post_init__(self) -> None:
+        for name, highest in (("teachers", _TEACHERS_MAX), ("dimension", _DIMENSION_MAX), ("k", self.dimension)):
+            check_integer(name, getattr(self, name), highest)
+        for name in ("c", "stddev", "beta"):
+            object.__setattr__(self, name, positive_finite(name, getattr(self, name)))
+        if self.c < _C_MIN:
+            raise InvalidParameter("c", self.c, f"below {_C_MIN} single precision cannot tell clipped values from zero")
+        if self.beta > 1:
+            raise InvalidParameter("beta", self.beta, "more than all teachers can never agree")
+
+    @property
+    def votes_max(self) -> int:
+        """Return the most coordinates for which one teacher votes on one image: k, or d without the top-k step."""
+        return self.k if self.top_k else self.dimension
+
+    @property
+    def sensitivity(self) -> float:
+        """Return the L2 sensitivity of one image's vote sum to one unit: 2 sqrt(k) (Lemma 1), rounded up.
+
+        Proof: a unit is in one shard, so its presence changes one teacher's votes, from u to v. Both are in {-1, 0,
+        1}^d with at most k nonzero coordinates. |u - v| <= |u| + |v| <= 2 sqrt(k), attained by v = -u. Empty shards,
+        zero gradients and NaN vote zero, which only shortens u or v.
+        """
+        bound = 2.0 * math.sqrt(self.votes_max)
+        while Fraction(bound) ** 2 < 4 * self.votes_max:
+            bound = math.nextafter(bound, math.inf)
+        return bound
+
+    def event(self, images: int) -> GaussianEvent:
+        """Return the event of `images` releases, one per image; raise InvalidParameter if stddev is too small."""
+        return GaussianEvent.of_discrete_noise(self.sensitivity, self.stddev, images)
 
 
 class DataLensConfig(ClassFractionsConfig):
     """Public parameters of one DataLens training, with the paper's letters where available."""
+
+    drawing_cost = 3e-3
 
     teachers: int = Field(
         4000,
@@ -94,10 +161,6 @@ class DataLensConfig(ClassFractionsConfig):
     def check(self) -> None:
         if (self.images is None) == (self.stddev is None):
             raise self.refusal("images", "give either the number of images or the noise stddev; the other one follows")
-
-    @property
-    def drawing_seconds(self) -> float:
-        return 3e-3
 
     def parameters_per_teacher(self, facts: PublicFacts) -> int:
         """Return the number of parameters of one teacher; a kernel teacher keeps only its records."""
@@ -195,7 +258,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     images = iterations * m
     event = config.topagg(facts, stddev).event(images)
     shards = "disjoint shards" if facts.unit == "record" else "shards that share no subject"
-    notes = [*subject_notes(facts), f"{config.teachers} teachers on {shards} vote on {images} synthetic images."]
+    notes = [*UNIT_NOTES[facts.unit], f"{config.teachers} teachers on {shards} vote on {images} synthetic images."]
     held = TEACHER_BYTES * config.teachers * each
     if held > _NOTE_FROM_BYTES:
         notes.append(

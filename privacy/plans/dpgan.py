@@ -18,6 +18,8 @@ from privacy.plans.private_steps import StepsConfig, check_basis, plan_steps
 class DpGanConfig(StepsConfig):
     """Public parameters of one GAN. The fields of `StepsConfig` apply to the discriminator, `ema` to the generator."""
 
+    drawing_cost = 4e-4
+
     features: int = Field(64, ge=4, le=512, description="Channels after the discriminator's first convolution.")
     latent: int = Field(128, ge=1, le=1024, description="Numbers in the generator's latent.")
     generator_learning_rate: float = Field(
@@ -47,10 +49,6 @@ class DpGanConfig(StepsConfig):
                 "discriminator_steps_max",
                 f"it is at least the {self.discriminator_steps} discriminator_steps of the start",
             )
-
-    @property
-    def drawing_seconds(self) -> float:
-        return 4e-4
 
 
 # Adam, learning rates, batch, clip and adaptation are from Bie, Kamath & Zhang 2023 (arXiv:2302.02936).

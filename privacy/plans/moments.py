@@ -23,7 +23,7 @@ from privacy.accounting.gaussian import gaussian_epsilon
 from privacy.plans.dp_classifier import PRESETS as CLASSIFIERS
 from privacy.plans.dp_classifier import SCATTER_SIZE_MIN, DpClassifierConfig
 from privacy.plans.options import ClassFractionsConfig, EvaluationSamples, EvaluationSeed
-from privacy.plans.plan import GENERATOR_NOTES, Plan, PublicFacts, Recipe, mu_of, subject_notes
+from privacy.plans.plan import GENERATOR_NOTES, UNIT_NOTES, Plan, PublicFacts, Recipe, mu_of
 from privacy.plans.private_steps import plan_steps
 from privacy.plans.warm_start import (
     MEANS,
@@ -293,7 +293,7 @@ def plan_moments(config: MomentsConfig, privacy_filter: Filter, budget_nano: int
         "means and covariances" if config.pooled_covariance_fraction + config.class_covariance_fraction > 0 else "means"
     )
     what += " of pixels and texture" if config.texture else ""
-    notes = [*subject_notes(facts), f"Noisy class {what} are released first; the generator starts from them."]
+    notes = [*UNIT_NOTES[facts.unit], f"Noisy class {what} are released first; the generator starts from them."]
     if config.symmetry != "none":
         notes.append(f"{_DECLARED[config.symmetry]} If that is false, the images are worse, but no less private.")
     if config.clusters > 1:

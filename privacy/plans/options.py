@@ -36,6 +36,7 @@ class RecipeConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
     # The purpose of the public dataset's images, in words for a card.
     public_images_serve: ClassVar[str] = "of the gradient's basis"
+    drawing_cost: ClassVar[float] = 1e-3  # `drawing_seconds` unless options change it
 
     def __init__(self, /, **values: Any) -> None:
         try:
@@ -77,6 +78,22 @@ class RecipeConfig(BaseModel):
             InvalidParameter: the dataset has too few images or other classes.
         """
 
+    def stated_fractions(self, classes: Sequence[str]) -> dict[str, float] | None:
+        """Return the stated share of each class in label order, adding up to 1; None if nothing is stated.
+
+        Raises:
+            InvalidParameter: the statement is not a number above 0 for each of these classes.
+        """
+        stated = str(getattr(self, "class_fractions", ""))
+        if not stated:
+            return None
+        try:
+            numbers = read_class_fractions(stated, classes)
+        except ValueError as error:
+            raise self.refusal("class_fractions", str(error)) from None
+        whole = math.fsum(numbers.values())
+        return {name: number / whole for name, number in numbers.items()}
+
     @property
     def changes_its_start(self) -> bool:
         """True if a released start is changed afterwards, and images can also be drawn without that change."""
@@ -85,7 +102,7 @@ class RecipeConfig(BaseModel):
     @property
     def drawing_seconds(self) -> float:
         """Cost of drawing a grey 28 x 28 image, in the unit of `workers.recipes.interface.Piece`."""
-        return 1e-3
+        return self.drawing_cost
 
 
 class ClassFractionsConfig(RecipeConfig):
@@ -99,21 +116,6 @@ class ClassFractionsConfig(RecipeConfig):
         "that will be lost in the noise, and previews use public images in these proportions. Empty: equal classes "
         "are assumed.",
     )
-
-    def stated_fractions(self, classes: Sequence[str]) -> dict[str, float] | None:
-        """Return the stated share of each class in label order, adding up to 1; None if nothing is stated.
-
-        Raises:
-            InvalidParameter: the statement is not a number above 0 for each of these classes.
-        """
-        if not self.class_fractions:
-            return None
-        try:
-            numbers = read_class_fractions(self.class_fractions, classes)
-        except ValueError as error:
-            raise self.refusal("class_fractions", str(error)) from None
-        whole = math.fsum(numbers.values())
-        return {name: number / whole for name, number in numbers.items()}
 
 
 C = TypeVar("C", bound=RecipeConfig)

@@ -21,6 +21,12 @@ GENERATOR_NOTES = (
 )
 
 
+UNIT_NOTES: Mapping[Unit, tuple[str, ...]] = {
+    "record": (),
+    "subject": ("The guarantee hides all records of one subject, however many there are.",),
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class PublicFacts:
     """Declared facts of a dataset. Nothing here is inferred from its records.
@@ -84,13 +90,6 @@ C = TypeVar("C", bound=RecipeConfig)
 def mu_of(budget_nano: float) -> float:
     """Return mu of one Gaussian release that uses a whole budget."""
     return math.sqrt(max(0.0, budget_nano) / NANO)
-
-
-def subject_notes(facts: PublicFacts) -> list[str]:
-    """Return the note of a plan whose unit is the subject; no note if the unit is the record."""
-    if facts.unit == "record":
-        return []
-    return ["The guarantee hides all records of one subject, however many there are."]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,9 +12,8 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field
 
-from privacy.accounting.calibration import noise_multiplier_for
 from privacy.accounting.events import PoissonGaussianEvent
-from privacy.accounting.filter import NANO, Filter
+from privacy.accounting.filter import NANO, Filter, noise_multiplier_for
 from privacy.plans.options import ClassFractionsConfig
 from privacy.plans.plan import PublicFacts, Stage
 

@@ -7,7 +7,7 @@ training loop. To add one, add its name to `NAMES`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -99,14 +99,9 @@ def plan_from_json(document: Mapping[str, Any]) -> Plan:
     return plan
 
 
-def stated_fractions(plan: Plan, classes: Sequence[str]) -> dict[str, float] | None:
-    """Return the class fractions stated in a plan, like `ClassFractionsConfig.stated_fractions`."""
-    return plan.config.stated_fractions(classes) if isinstance(plan.config, ClassFractionsConfig) else None
-
-
 def _with_class_balance(plan: Plan, facts: PublicFacts) -> Plan:
     """Add a note on classes that will be lost in the noise, or on the assumption of classes of equal size."""
-    shares = stated_fractions(plan, facts.classes)
+    shares = plan.config.stated_fractions(facts.classes)
     if not isinstance(plan.config, ClassFractionsConfig) or len(facts.classes) < 2:
         return plan
     limit, units = RECIPES[plan.recipe].smallest_class(plan, facts), f"{facts.unit}s"

@@ -14,9 +14,8 @@ from typing import Any
 from pydantic import Field
 
 from obscura.wire.budgets import UNITS
-from privacy.accounting.calibration import stddev_for
 from privacy.accounting.events import GaussianEvent
-from privacy.accounting.filter import Filter
+from privacy.accounting.filter import Filter, stddev_for
 from privacy.plans.options import EXTRACTOR_NAME, ClassFractionsConfig
 from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
 

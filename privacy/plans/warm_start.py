@@ -16,9 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from models.sizes import TEXTURE_CELL, TEXTURE_MAPS
-from privacy.accounting.calibration import stddev_for
 from privacy.accounting.events import GaussianEvent
-from privacy.accounting.filter import Filter
+from privacy.accounting.filter import Filter, stddev_for
 from privacy.errors import InvalidParameter
 from privacy.plans.plan import Stage
 from privacy.plans.symmetry import Action, Waves

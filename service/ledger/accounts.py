@@ -15,8 +15,7 @@ from sqlalchemy.orm.attributes import set_committed_value
 from obscura.wire.budgets import DELTA_LEAST, DELTA_MOST, DELTA_USUAL_MOST, EPSILON_LEAST, EPSILON_MOST
 from obscura.wire.schemas import BalanceFacts
 from obscura.wire.words import Adjacency, EntryKind, Unit
-from privacy.accounting.filter import Filter, open_filter
-from privacy.accounting.odds import attacker_certainty_max
+from privacy.accounting.filter import Filter, attacker_certainty_max, open_filter
 from privacy.errors import InvalidParameter
 from service.db.base import new_id
 from service.db.ledger_tables import Account, Entry

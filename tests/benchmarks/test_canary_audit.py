@@ -37,10 +37,6 @@ def test_coins_that_are_given_away_are_flagged_and_hidden_ones_are_not():
     assert (hidden["measured_epsilon"], hidden["measured_mu"], hidden["flagged"]) == (0.0, 0.0, False)
     assert hidden["must_be_flagged"] is False
     assert game("no noise", np.zeros(1000), included, certain=False)["must_be_flagged"] is None
-
-
-def test_a_row_without_a_claimed_mu_is_judged_by_epsilon_alone():
-    included = flip_coins(1000, 0)
     row = one_run_row("x", "no noise", (1.0, None), included.astype(np.float64), included, certain=True)
     assert (row["claimed_mu"], row["measured_mu"], row["flagged"]) == (None, None, True)
 
@@ -54,7 +50,7 @@ def test_every_mechanism_is_audited_with_every_fault_it_can_have():
 def test_every_place_that_draws_noise_is_audited():
     """A new one belongs into an audit, and then into this list."""
     audited = {
-        "privacy/aggregation/topagg.py",  # votes on images, latents and moments
+        "privacy/mechanisms/topagg.py",  # votes on images, latents and moments
         "privacy/gradients/integers.py",  # every gradient estimator
         "workers/recipes/class_histogram.py",
         "workers/recipes/select_public.py",

@@ -63,13 +63,10 @@ def services() -> dict[str, dict[str, Any]]:
     return found
 
 
-def test_docker_compose_accepts_the_file(tmp_path):
+def test_docker_compose_accepts_the_file_and_refuses_to_start_without_secrets(tmp_path):
     result = compose_config(tmp_path / "empty.env", **SECRETS)
     assert result.returncode == 0, result.stderr
     assert set(yaml.safe_load(result.stdout)["services"]) == SERVICES
-
-
-def test_docker_compose_refuses_to_start_without_secrets(tmp_path):
     result = compose_config(tmp_path / "empty.env")
     assert result.returncode != 0
     assert "set it in .env" in result.stderr

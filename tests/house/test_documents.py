@@ -15,7 +15,10 @@ from starlette.testclient import TestClient
 
 from privacy.plans.registry import RECIPES
 from service.api.problems import STATUSES
+from service.audit.findings import FindingCode
 from service.dashboard.documentation import Documentation
+from service.main import create_app
+from service.settings import Settings
 from tests.commands import command_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,8 +82,6 @@ def test_commands_in_sentences_exist(text):
 
 
 def test_settings_exist(document, text):
-    from service.settings import Settings
-
     known = {f"OBSCURA_{name.upper()}" for name in Settings.model_fields}
     others = [ROOT / ".env.example", ROOT / "scripts/with_services.py", *sorted((ROOT / "obscura/cli").rglob("*.py"))]
     for path in others:
@@ -94,11 +95,6 @@ def test_nothing_is_promised_that_mathematics_does_not_give(text):
 
 
 def test_the_generated_pages_cover_every_operation_error_option_setting_and_finding(tmp_path, monkeypatch):
-    from service.api.problems import STATUSES
-    from service.audit.findings import FindingCode
-    from service.main import create_app
-    from service.settings import Settings
-
     monkeypatch.setenv("OBSCURA_DATA_DIR", str(tmp_path))
     spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "reference" / "generate.py")
     generate = importlib.util.module_from_spec(spec)
@@ -127,11 +123,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
-@pytest.mark.slow
-def test_every_page_is_built_and_allows_its_own_scripts_alone(site):
+def client_of(site: Path) -> TestClient:
     app = FastAPI(docs_url=None)
     app.mount("/docs", Documentation(site))
-    client, pages = TestClient(app), sorted(site.rglob("*.html"))
+    return TestClient(app)
+
+
+@pytest.mark.slow
+def test_every_page_is_built_and_allows_its_own_scripts_alone(site):
+    client, pages = client_of(site), sorted(site.rglob("*.html"))
     assert len(pages) > 40
     for path in pages:
         answer = client.get(f"/docs/{path.relative_to(site)}")
@@ -148,15 +148,9 @@ def test_every_page_is_built_and_allows_its_own_scripts_alone(site):
 
 def test_browsers_keep_a_page_and_ask_whether_it_has_changed(tmp_path):
     (tmp_path / "index.html").write_text("<p>A page.</p>")
-    app = FastAPI(docs_url=None)
-    app.mount("/docs", Documentation(tmp_path))
-    first = TestClient(app).get("/docs/")
+    client = client_of(tmp_path)
+    first = client.get("/docs/")
     assert first.headers["Cache-Control"] == "no-cache"
-    again = TestClient(app).get("/docs/", headers={"If-None-Match": first.headers["ETag"]})
+    again = client.get("/docs/", headers={"If-None-Match": first.headers["ETag"]})
     assert (again.status_code, again.content) == (304, b"")
-
-
-def test_an_installation_without_the_site_knows_no_page_of_it(tmp_path):
-    app = FastAPI(docs_url=None)
-    app.mount("/docs", Documentation(tmp_path / "missing"))
-    assert TestClient(app).get("/docs/index.html").status_code == 404
+    assert client_of(tmp_path / "missing").get("/docs/index.html").status_code == 404

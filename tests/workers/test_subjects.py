@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from models.closed_form_teachers import LinearTeachers
 from models.shards import Shards
-from privacy.aggregation import topagg
-from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import ContributionUnbounded
+from privacy.mechanisms import topagg
 from privacy.mechanisms.noise import derive_key
 from privacy.mechanisms.partition import assert_disjoint, one_record_each, record_units, subject_units
+from privacy.plans.datalens import TopAggConfig
 from privacy.plans.plan import PublicFacts
 from privacy.plans.warm_start import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION, warm_start_event
 from tests.workers.small_trainings import Constant, Purse, small_plan, train

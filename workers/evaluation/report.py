@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from obscura.wire.wording import ADJACENCIES, EARLY_ENDS, FILTERS
-from privacy.accounting.filter import open_filter
-from privacy.accounting.odds import attacker_certainty_max
+from privacy.accounting.filter import attacker_certainty_max, open_filter
 from privacy.plans.moments import VISIBLE
 from workers.evaluation.grid import as_pixels, strip
 

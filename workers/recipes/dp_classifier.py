@@ -15,7 +15,7 @@ from models.extractor import ExtractorUnusable
 from models.private_classifier import ClassifierConfig, PrivateClassifier
 from privacy.gradients.arithmetic import exact_arithmetic
 from privacy.mechanisms.noise import SecureNoise
-from privacy.mechanisms.sampling import NOBODY
+from privacy.mechanisms.partition import NOBODY
 from privacy.plans.dp_classifier import DpClassifierConfig
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.interface import NothingUseful, Piece, Run, TrustedCurator, load_checkpoint, save_checkpoint

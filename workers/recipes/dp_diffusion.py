@@ -22,7 +22,7 @@ from models.classifiers import mixed_precision
 from models.portable.edm import SIGMA_MAX, EdmConfig, EdmDenoiser, losses, noisy_rows
 from privacy.errors import BudgetExceeded
 from privacy.gradients import arithmetic, integers
-from privacy.mechanisms import clipping, sampling
+from privacy.mechanisms import clipping, partition
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
 from privacy.plans.plan import Plan, PublicFacts
@@ -254,9 +254,9 @@ def noisy_central_images(
         Add or remove one unit. A Poisson sample's clipped half-size images are added up by class: one unit moves the
         sum by at most C. Several rows of a unit are averaged. Charge `config.event` once before the call.
     """
-    drawn = sampling.poisson_sample(units.count, config.event.sampling_probability, coins)
+    drawn = partition.poisson_sample(units.count, config.event.sampling_probability, coins)
     sums = torch.zeros(config.classes, config.channels, *config.size, dtype=torch.int64)
-    (passes,) = sampling.deal_passes(drawn, units.count, max(1, _PASS_ROWS // units.rows_each), 1, coins)
+    (passes,) = partition.deal_passes(drawn, units.count, max(1, _PASS_ROWS // units.rows_each), 1, coins)
     for some in passes:
         sums += private_sums(config, data, units.records(some, coins), units.rows_each)
     noisy = integers.noisy_sum(

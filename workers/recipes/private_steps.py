@@ -26,13 +26,12 @@ from torch import Tensor, nn
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.errors import BudgetExceeded, InvalidParameter
 from privacy.gradients import arithmetic, integers
-from privacy.gradients.build import build_estimator
+from privacy.gradients.build import Freezing, build_estimator
 from privacy.gradients.estimator import Estimator
-from privacy.gradients.freeze import Freezing
 from privacy.gradients.per_sample import Losses, Traces, trace_gradients, trainable
 from privacy.gradients.places import moved, places_alike
 from privacy.mechanisms.noise import SecureNoise
-from privacy.mechanisms.sampling import NOBODY, deal_passes, poisson_sample
+from privacy.mechanisms.partition import NOBODY, deal_passes, poisson_sample
 from privacy.plans.private_steps import STEPS, FreezeSchedule, StepsConfig, paid_together, poisson_event
 from workers.recipes.interface import Piece
 from workers.recipes.ranks import rank, ranks

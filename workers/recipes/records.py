@@ -23,6 +23,7 @@ from privacy.gradients.estimator import Estimator
 from privacy.gradients.places import rows_alike
 from privacy.mechanisms.noise import SecureNoise, derive_key
 from privacy.mechanisms.partition import (
+    NOBODY,
     assert_disjoint,
     assert_one_record_each,
     one_record_each,
@@ -30,7 +31,6 @@ from privacy.mechanisms.partition import (
     shard_of,
     subject_units,
 )
-from privacy.mechanisms.sampling import NOBODY
 from workers.recipes.ranks import rank, ranks
 
 if TYPE_CHECKING:

@@ -14,10 +14,9 @@ from typing import Any, Protocol
 import torch
 
 from models.shards import ShardBatch, Shards
-from privacy.aggregation import topagg
-from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import BudgetExceeded, InvalidParameter
-from privacy.plans.datalens import VOTES
+from privacy.mechanisms import topagg
+from privacy.plans.datalens import VOTES, TopAggConfig
 from workers.recipes.interface import TrustedCurator
 from workers.recipes.ranks import join_on_first, rank, share
 

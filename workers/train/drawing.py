@@ -16,7 +16,7 @@ import torch
 from models.portable.drawing import batches, to_pixels, turns
 from models.released import ReleasedGenerator
 from models.watching import between_layers
-from privacy.aggregation.topagg import one_thread_per_operation
+from privacy.mechanisms.topagg import one_thread_per_operation
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.interface import Piece, Progress
 

@@ -17,7 +17,7 @@ from models.classifiers import CLASSIFIER_KINDS, ClassifierKind
 from models.private_classifier import load_classifier
 from models.released import ReleasedGenerator, load_released
 from models.watching import between_layers
-from privacy.aggregation.topagg import side_by_side
+from privacy.mechanisms.topagg import side_by_side
 from privacy.plans.plan import Plan, PublicFacts
 from workers.evaluation.similarity import IMAGES_MAX, NamedExtractor, Similarity, measure_similarity
 from workers.evaluation.utility import TRAINING, Utility, as_seen, seen_size, train_and_test

@@ -11,8 +11,7 @@ from obscura.wire import formats, wording
 from obscura.wire.class_fractions import read_class_fractions
 from obscura.wire.grids import GridRefused, trials_of
 from obscura.wire.words import SampleFormat
-from privacy.accounting.filter import open_filter
-from privacy.accounting.odds import attacker_certainty_max
+from privacy.accounting.filter import attacker_certainty_max, open_filter
 
 
 @pytest.mark.parametrize(

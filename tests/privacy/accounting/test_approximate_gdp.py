@@ -46,19 +46,16 @@ def test_deltas_of_a_gaussian_are_those_of_the_definition(mu: float) -> None:
         assert found == pytest.approx(float(oracle_delta(mu, float(epsilon))), rel=1e-10)
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.01, 1e-5), (1.0, 1e-5), (3.0, 1e-9), (10.0, 1e-3), (500.0, 1e-6)])
-def test_what_an_account_holds_is_within_its_epsilon_and_delta(epsilon: float, delta: float) -> None:
-    mu_squared, d = approximate_gdp.split(epsilon, delta)
-    whole = d + (1 - d) * oracle_delta(math.sqrt(mu_squared), epsilon)
+OPENED = [(0.01, 1e-5, 0.0), (1.0, 1e-5, 0.0), (3.0, 1e-9, 0.0), (10.0, 1e-3, 0.0), (500.0, 1e-6, 0.0)]
+RAISED = [(2.0, 1e-5, 3e-7), (2.0, 1e-5, 4e-6)]
+
+
+@pytest.mark.parametrize(("epsilon", "delta", "given"), OPENED + RAISED)
+def test_a_tenth_of_the_remaining_delta_is_allotted_and_the_account_is_full(epsilon, delta, given):
+    mu_squared, d = approximate_gdp.split(epsilon, delta, given)
+    assert d == pytest.approx(given + (delta - given) / 10)
+    whole = mpmath.mpf(d) + (1 - mpmath.mpf(d)) * oracle_delta(math.sqrt(mu_squared), epsilon)
     assert delta * (1 - 1e-5) < whole <= delta
-
-
-@pytest.mark.parametrize("given", [3e-7, 4e-6])
-def test_a_raise_adds_a_tenth_of_what_is_left_of_delta(given: float) -> None:
-    mu_squared, d = approximate_gdp.split(2.0, 1e-5, given)
-    assert d == pytest.approx(given + (1e-5 - given) / 10)
-    whole = mpmath.mpf(d) + (1 - mpmath.mpf(d)) * oracle_delta(math.sqrt(mu_squared), 2.0)
-    assert 1e-5 * (1 - 1e-5) < whole <= 1e-5
 
 
 def test_a_part_of_an_account_holds_what_its_epsilon_says() -> None:

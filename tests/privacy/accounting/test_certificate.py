@@ -71,6 +71,7 @@ def test_pld_epsilon_of_gaussian_releases_is_exact() -> None:
     merged = math.sqrt(VOTES.count * VOTES.mu_squared_exact)
     assert pld_epsilon([VOTES], 1e-5) == gaussian_epsilon(merged, 1e-5)
     assert pld_epsilon([VOTES], 1e-5) == pytest.approx(certify()["epsilon"], rel=0.02)
+    assert pld_epsilon([PoissonGaussianEvent(1.0, 10.0)], 1e-5) == pytest.approx(gaussian_epsilon(0.1, 1e-5), rel=1e-3)
 
 
 def test_pld_epsilon_of_sampled_releases_is_tighter_than_the_filter_and_not_too_tight() -> None:
@@ -81,31 +82,24 @@ def test_pld_epsilon_of_sampled_releases_is_tighter_than_the_filter_and_not_too_
     assert alone < certificate["pld_epsilon"] < certificate["epsilon"] < 3.0
 
 
-def test_pld_epsilon_of_certain_sampling_is_the_gaussian_one() -> None:
-    assert pld_epsilon([PoissonGaussianEvent(1.0, 10.0)], 1e-5) == pytest.approx(gaussian_epsilon(0.1, 1e-5), rel=1e-3)
-
-
 # --- events -----------------------------------------------------------------------------------------------------------
 
 
+SAMPLED = PoissonGaussianEvent(0.5, 1.0)
 BAD_NUMBERS = [0.0, -1.0, math.nan, math.inf, -math.inf, True, "1", None]
+BAD_FIELDS: list[tuple[Event, str, list[Any]]] = [
+    (VOTES, "sensitivity", BAD_NUMBERS),
+    (VOTES, "stddev", BAD_NUMBERS),
+    (SAMPLED, "sampling_probability", [*BAD_NUMBERS, 1.0000001]),
+    (SAMPLED, "noise_multiplier", BAD_NUMBERS),
+    *((event, "count", [0, -1, 1.0, True, COUNT_MAX + 1]) for event in (VOTES, SAMPLED)),
+]
 
 
-BAD_FIELDS: dict[str, tuple[type[GaussianEvent | PoissonGaussianEvent], list[Any]]] = {
-    "sensitivity": (GaussianEvent, BAD_NUMBERS),
-    "stddev": (GaussianEvent, BAD_NUMBERS),
-    "sampling_probability": (PoissonGaussianEvent, [*BAD_NUMBERS, 1.0000001]),
-    "noise_multiplier": (PoissonGaussianEvent, BAD_NUMBERS),
-    "count": (GaussianEvent, [0, -1, 1.0, True, COUNT_MAX + 1]),
-}
-
-
-@pytest.mark.parametrize(("field", "bad"), [(name, bad) for name, (_, each) in BAD_FIELDS.items() for bad in each])
-def test_fields_out_of_range_are_refused_by_name(field: str, bad: object) -> None:
-    kind = BAD_FIELDS[field][0]
-    good = GaussianEvent(1.0, 2.0) if kind is GaussianEvent else PoissonGaussianEvent(0.5, 1.0)
+@pytest.mark.parametrize(("event", "field", "bad"), [(*case, bad) for *case, each in BAD_FIELDS for bad in each])
+def test_fields_out_of_range_are_refused_by_name(event: Event, field: str, bad: object) -> None:
     with pytest.raises(InvalidParameter) as caught:
-        replace(good, **{field: bad})
+        replace(event, **{field: bad})
     assert caught.value.name == field
 
 
@@ -146,12 +140,9 @@ def test_discrete_noise_is_priced_as_slightly_narrower_noise() -> None:
     assert event.count == 7
     assert Fraction(event.stddev) ** 2 <= 5000**2 - 4  # rounded down
     assert event.stddev == pytest.approx(5000.0, rel=1e-6)
-
-
-@pytest.mark.parametrize("stddev", [0.5, 2.0])
-def test_discrete_noise_too_narrow_to_price_is_refused(stddev: float) -> None:
-    with pytest.raises(InvalidParameter):
-        GaussianEvent.of_discrete_noise(1.0, stddev)
+    for too_narrow in (0.5, 2.0):
+        with pytest.raises(InvalidParameter):
+            GaussianEvent.of_discrete_noise(1.0, too_narrow)
 
 
 def discrete_delta(stddev: float, shift: int, epsilon: float) -> float:

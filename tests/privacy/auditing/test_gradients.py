@@ -34,7 +34,7 @@ from benchmarks.payment_order import PaymentJournal, ReleasedUnpaid
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.accounting.filter import open_filter
 from privacy.accounting.gaussian import gaussian_epsilon
-from privacy.auditing.distinguishing import Errors, epsilon_lower_bound, mu_lower_bound
+from privacy.auditing.distinguishing import epsilon_lower_bound, mu_lower_bound
 from privacy.auditing.one_run import epsilon_lower_bound as one_run_epsilon
 from privacy.auditing.one_run import flip_coins, gaussian_refuted, guess
 from privacy.plans.plan import PlanBudget, Stage
@@ -46,10 +46,6 @@ Make = Callable[[int], Setting]
 ACCOUNT = open_filter(2.0, DELTA)
 
 
-def measure(audited: Audited) -> Errors:
-    return audited.test((secrets.token_bytes(32), secrets.token_bytes(32)))
-
-
 def each_estimator() -> pytest.MarkDecorator:
     return pytest.mark.parametrize("make", SETTINGS, ids=lambda make: make.__name__)
 
@@ -58,7 +54,7 @@ def each_estimator() -> pytest.MarkDecorator:
 def test_a_worst_case_record_stays_below_the_claim_and_comes_near(make: Make) -> None:
     """Drawn with a chance of one half, as claimed; near, or the record would not be the worst case."""
     audited = seen(make, MU, 0.5)
-    errors = measure(audited)
+    errors = audited.test()
     assert mu_lower_bound(errors, SURE, 0.5) <= MU
     assert epsilon_lower_bound(errors, DELTA, SURE) <= gaussian_epsilon(MU, DELTA)
     assert mu_lower_bound(errors, 0.95, 0.5) > 0.5 * MU
@@ -68,7 +64,7 @@ def test_a_worst_case_record_stays_below_the_claim_and_comes_near(make: Make) ->
 @pytest.mark.parametrize("fault", ["no noise", "half the noise", "no clip"])
 def test_an_estimator_with_too_little_noise_or_without_a_clip_is_flagged(make: Make, fault: str) -> None:
     with BROKEN_GRADIENTS[fault]():
-        errors = measure(seen(make, MU, 0.5))
+        errors = seen(make, MU, 0.5).test()
     assert mu_lower_bound(errors, SURE, 0.5) > MU
 
 
@@ -92,7 +88,7 @@ OTHER_FAULTS = [
 @pytest.mark.parametrize(("audited", "fault"), OTHER_FAULTS, ids=[f"{game.name}, {it}" for game, it in OTHER_FAULTS])
 def test_a_fault_is_flagged_by_the_game_that_is_made_for_it(audited: Audited, fault: str) -> None:
     with BROKEN_GRADIENTS[fault]():
-        errors = measure(audited)
+        errors = audited.test()
     assert mu_lower_bound(errors, SURE, audited.probability) > audited.mu
 
 
@@ -105,7 +101,7 @@ def test_a_fault_is_flagged_by_the_game_that_is_made_for_it(audited: Audited, fa
     ids=lambda audited: audited.name,
 )
 def test_a_correct_estimator_stays_below_its_claim_in_these_games_too(audited: Audited) -> None:
-    assert mu_lower_bound(measure(audited), SURE, audited.probability) <= audited.mu
+    assert mu_lower_bound(audited.test(), SURE, audited.probability) <= audited.mu
 
 
 @each_estimator()

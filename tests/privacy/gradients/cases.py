@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from privacy.gradients.build import random_mask
 from privacy.gradients.dpsgd import DpSgd
 from privacy.gradients.estimator import Estimator, shapes_of
-from privacy.gradients.freeze import random_mask
 from privacy.gradients.gep import Gep
 from privacy.gradients.per_sample import Traces, trace_gradients
 from privacy.gradients.rgp import Rgp

@@ -54,16 +54,13 @@ def test_the_noise_is_gaussian_with_the_priced_deviation(wrong: float) -> None:
     assert bool(p_value > 1e-6) is (wrong == 1.0)
 
 
-def test_released_values_lie_on_the_public_grid() -> None:
+def test_released_values_lie_on_the_public_grid_and_only_integers_are_released() -> None:
     taken = DpSgd({"a": torch.Size([1000])}, clip=0.3, noise_multiplier=2.0**18, expected_batch=1.0)
     assert taken.bound == 2.0**26  # so much noise leaves a coarser grid
     steps = taken.privatise(cases.noise("grid"))["a"].double() / (0.3 / taken.bound)
     fraction = steps / 2.0**20  # of float32's digits above the grid
     assert float((steps - steps.round()).abs().max()) < 1e-7 * float(steps.abs().max())
     assert 0.9 < float(fraction.std()) / 2.0**24 < 1.1
-
-
-def test_only_integers_are_released() -> None:
     with pytest.raises(InvalidParameter, match="integers"):
         noisy_sum(torch.tensor([0.5]), bound=1.0, noise_multiplier=1.0, noise=cases.noise("x"))
 

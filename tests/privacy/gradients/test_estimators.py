@@ -11,8 +11,8 @@ from torch import nn
 
 from privacy.errors import InvalidParameter
 from privacy.gradients import estimator as estimator_module
+from privacy.gradients.build import random_mask, ranked_mask
 from privacy.gradients.estimator import shapes_of
-from privacy.gradients.freeze import random_mask, ranked_mask
 from privacy.gradients.gep import Gep, basis_of_combinations, orthonormal_basis
 from privacy.gradients.integers import Outer, squares
 from privacy.gradients.per_sample import Traces, trace_gradients
@@ -42,9 +42,7 @@ def test_a_worst_case_record_attains_the_sensitivity_and_none_exceeds_it(network
         changed, both = inputs.clone(), []
         changed[-1] *= scale if changed.is_floating_point() else 1
         for kept in (slice(None), slice(-1)):
-            estimator = cases.make(
-                kind, model, clip=0.05, **options
-            )  # its randomness is public: the same for neighbours
+            estimator = cases.make(kind, model, clip=0.05, **options)  # neighbours share its public randomness
             if frozen:
                 cases.freeze_some(estimator)
             both.append(cases.sums(estimator, model, changed[kept], targets[kept]))

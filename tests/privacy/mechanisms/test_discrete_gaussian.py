@@ -3,7 +3,9 @@
 import copy
 import math
 import pickle
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -174,12 +176,6 @@ def test_a_tiny_stddev_gives_zero() -> None:
     assert not fresh("tiny").discrete_gaussian(10_000, 1e-300).any()
 
 
-@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, 2.0**46])
-def test_stddevs_out_of_range_are_refused(bad: float) -> None:
-    with pytest.raises(InvalidParameter):
-        discrete_gaussian.step_table(bad)
-
-
 # --- key stream and key derivation ------------------------------------------------------------------------------------
 
 
@@ -216,17 +212,18 @@ def test_every_label_separates_keys() -> None:
     assert np.array_equal(derived.integers64(8), made.integers64(8))
 
 
-@pytest.mark.parametrize("labels", [(), (True,), (1.5,), (None,)])
-def test_labels_are_texts_and_integers(labels: tuple[object, ...]) -> None:
-    with pytest.raises(InvalidParameter):
-        derive_key(SECRET, *labels)  # type: ignore[arg-type]
+REFUSED: list[tuple[str, Callable[..., object], tuple[Any, ...]]] = [
+    *(("stddev", discrete_gaussian.step_table, (bad,)) for bad in (0.0, -1.0, math.nan, math.inf, 2.0**46)),
+    *(("labels", derive_key, (SECRET, *labels)) for labels in ((), (True,), (1.5,), (None,))),
+    ("hidden", derive_key, (b"short", "a")),  # a secret and a key are not shown
+    ("hidden", SecureNoise, (b"short",)),
+]
 
 
-def test_short_secrets_and_keys_are_refused_without_showing_them() -> None:
-    with pytest.raises(InvalidParameter, match="hidden"):
-        derive_key(b"short", "a")
-    with pytest.raises(InvalidParameter, match="hidden"):
-        SecureNoise(b"short")
+@pytest.mark.parametrize(("word", "use", "arguments"), REFUSED)
+def test_what_is_out_of_range_is_refused(word: str, use: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(InvalidParameter, match=word):
+        use(*arguments)
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])

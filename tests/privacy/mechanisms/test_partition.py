@@ -14,7 +14,7 @@ from scipy import stats
 import privacy
 from privacy.errors import ContributionUnbounded, InvalidParameter, PrivacyError
 from privacy.mechanisms import partition
-from privacy.mechanisms.sampling import NOBODY, deal_passes, poisson_sample
+from privacy.mechanisms.partition import NOBODY, deal_passes, poisson_sample
 from tests.privacy.gradients.cases import noise
 
 KEY, OTHER_KEY = bytes(range(32)), bytes(range(1, 33))
@@ -57,19 +57,14 @@ def test_shards_fill_evenly_and_may_stay_empty() -> None:
     assert np.bincount(partition.shard_of(rows(50), KEY, 100), minlength=100).min() == 0
 
 
-def test_members_cover_every_record_once() -> None:
-    assigned = partition.shard_of(rows(300), KEY, 40)
+@pytest.mark.parametrize("records", [300, 0])
+def test_members_cover_every_record_once(records: int) -> None:
+    assigned = partition.shard_of(rows(records), KEY, 40)
+    partition.assert_disjoint(rows(records), assigned, 40)
     members = partition.shard_members(assigned, 40)
     assert len(members) == 40
-    assert sorted(np.concatenate(members).tolist()) == list(range(300))
+    assert sorted(np.concatenate(members).tolist()) == list(range(records))
     assert all((assigned[indices] == shard).all() for shard, indices in enumerate(members))
-
-
-def test_no_records_make_empty_shards() -> None:
-    assigned = partition.shard_of(rows(0), KEY, 3)
-    assert [len(indices) for indices in partition.shard_members(assigned, 3)] == [0, 0, 0]
-    assert assigned.shape == (0,)
-    partition.assert_disjoint(rows(0), assigned, 3)
 
 
 def test_disjointness_is_checked() -> None:
@@ -209,7 +204,7 @@ def test_poisson_sampling_is_independent_coins_with_the_stated_chance() -> None:
 def test_no_noise_comes_from_torchs_own_generator() -> None:
     """The only draws that are not secret name the public generator that they come from."""
     folder = Path(privacy.__file__).parent
-    for path in [*folder.glob("gradients/*.py"), folder / "mechanisms" / "sampling.py"]:
+    for path in [*folder.glob("gradients/*.py"), folder / "mechanisms" / "partition.py"]:
         for line in path.read_text().splitlines():
             draws = any(word in line for word in ("torch.rand", "np.random", "torch.normal", "normal_("))
             assert not draws or "generator=generator" in line, (path, line)

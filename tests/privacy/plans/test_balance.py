@@ -10,7 +10,7 @@ from privacy.errors import InvalidParameter
 from privacy.plans.moments import VISIBLE
 from privacy.plans.options import ClassFractionsConfig
 from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.registry import RECIPES, build_plan, plan_from_json, stated_fractions
+from privacy.plans.registry import RECIPES, build_plan, plan_from_json
 
 ACCOUNT = open_filter(1.0, 1e-5)
 FACTS = PublicFacts(("normal", "sick"), 64, 64, 1, 2020, "record")
@@ -107,6 +107,7 @@ def test_one_class_has_no_balance() -> None:
 
 
 def test_shares_add_up_and_keep_their_order() -> None:
-    assert stated_fractions(plan(class_fractions="sick=1,normal=3"), FACTS.classes) == {"normal": 0.75, "sick": 0.25}
-    assert stated_fractions(plan(), FACTS.classes) is None
-    assert stated_fractions(plan("class_histogram"), FACTS.classes) is None
+    stated = plan(class_fractions="sick=1,normal=3").config.stated_fractions(FACTS.classes)
+    assert stated == {"normal": 0.75, "sick": 0.25}
+    assert plan().config.stated_fractions(FACTS.classes) is None
+    assert plan("class_histogram").config.stated_fractions(FACTS.classes) is None

@@ -22,11 +22,8 @@ def made(facts: PublicFacts, epsilon: float = 1.0, recipe: str = "moments", **op
     return build_plan(recipe, options, budget, budget.capacity_nano, facts)
 
 
-def test_the_least_budget_and_the_fewest_records_are_enough() -> None:
+def test_small_budgets_few_records_and_shares_a_hair_above_one_fit() -> None:
     assert_fits(plan_moments(MomentsConfig(), ACCOUNT, 40, dataclasses.replace(FACTS, records_declared=1)), ACCOUNT)
-
-
-def test_shares_that_add_up_to_a_hair_more_than_one_stay_in_the_budget() -> None:
     rich = open_filter(5000.0, 1e-5)
     assert_fits(plan_moments(MomentsConfig(mean_fraction=0.1 + 9e-10), rich, rich.capacity_nano, FACTS), rich)
 

@@ -86,6 +86,7 @@ def test_refusals_name_the_option_the_bounds_and_the_value():
         "second=1 is refused: it is not the 1 of first": {"second": 1},
         "options='third' is refused: the options are first, second": {"third": 1, "second": 10},
         "preset='big' is refused: choose one of default, small": {"preset": "big"},
+        **{f"options='{name}'": {name: 1} for name in ("self", "values", "model_config", "__class__")},  # Python's own
     }
     for words, options in refused.items():
         with pytest.raises(InvalidParameter, match=words):
@@ -98,12 +99,6 @@ def test_other_values_are_checked_as_the_first_ones_are():
         SmallConfig().with_values(first=2)
     with pytest.raises(ValueError, match="frozen"):
         SmallConfig().first = 3  # type: ignore[misc]
-
-
-def test_names_that_python_uses_itself_are_unknown_options():
-    for name in ("self", "values", "model_config", "__class__"):
-        with pytest.raises(InvalidParameter, match="the options are"):
-            read_options(SmallConfig, {name: 1}, {"default": {}})
 
 
 def test_what_holds_where_nothing_is_given_is_the_default_of_the_schema():

@@ -11,9 +11,8 @@ from models.discriminator import Discriminator
 from models.portable.dcgan import DcganConfig
 from models.portable.edm import EdmConfig, EdmDenoiser
 from models.private_classifier import PRETRAINED, ClassifierConfig, PrivateClassifier
-from privacy.accounting.calibration import noise_multiplier_for
 from privacy.accounting.events import PoissonGaussianEvent, dp_event
-from privacy.accounting.filter import open_filter
+from privacy.accounting.filter import noise_multiplier_for, open_filter
 from privacy.errors import InvalidParameter
 from privacy.gradients.estimator import shapes_of
 from privacy.gradients.gep import Gep

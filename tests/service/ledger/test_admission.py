@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 
 from obscura.wire.budgets import EPSILON_LEAST
-from privacy.accounting.filter import open_filter
-from privacy.accounting.odds import attacker_certainty_max
+from privacy.accounting.filter import attacker_certainty_max, open_filter
 from service import ledger
 from service.errors import AccountFrozen, Conflict, InsufficientBudget
 from tests.service.ledger.account_book import CAPACITY

@@ -13,8 +13,7 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from privacy.accounting.filter import open_filter
-from privacy.accounting.odds import attacker_certainty_max
+from privacy.accounting.filter import attacker_certainty_max, open_filter
 from workers.evaluation.grid import as_pixels, draw_grid
 from workers.evaluation.report import PaidStage, ReleaseFacts, measure, write_report
 

@@ -19,7 +19,7 @@ from obscura.wire.words import HoldState, JobState, ReleaseKind
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.accounting.filter import open_filter
 from privacy.mechanisms.noise import SecureNoise
-from privacy.mechanisms.sampling import NOBODY
+from privacy.mechanisms.partition import NOBODY
 from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
 from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import STEPS, StepsConfig

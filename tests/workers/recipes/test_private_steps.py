@@ -12,7 +12,7 @@ from benchmarks.float_safety import CONTESTANTS, Keeper, collection, distance, s
 from privacy.errors import InvalidParameter
 from privacy.gradients.dpsgd import DpSgd
 from privacy.mechanisms.noise import SecureNoise
-from privacy.mechanisms.sampling import NOBODY
+from privacy.mechanisms.partition import NOBODY
 from privacy.plans.private_steps import FreezeSchedule, StepsConfig
 from tests.privacy.gradients.test_arithmetic import Uneven
 from tests.workers.recipes.conftest import toy_steps

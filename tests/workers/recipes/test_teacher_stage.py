@@ -13,9 +13,8 @@ from models.closed_form_teachers import KernelTeachers, LinearTeachers
 from models.convolutional_teachers import ConvolutionalConfig, ConvolutionalTeachers
 from models.portable.conditional_dcgan import ConditionalDcganConfig
 from models.shards import Shards
-from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import InvalidParameter
-from privacy.plans.datalens import DataLensConfig
+from privacy.plans.datalens import DataLensConfig, TopAggConfig
 from privacy.plans.plan import Plan, PublicFacts
 from tests.workers import small_trainings as trainings
 from workers.recipes import datalens as loop

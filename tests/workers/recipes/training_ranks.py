@@ -17,10 +17,10 @@ from torch import distributed
 
 from models.closed_form_teachers import LinearTeachers
 from models.shards import ShardBatch, Shards
-from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.gradients import gep, rgp
 from privacy.gradients.dpsgd import DpSgd
 from privacy.mechanisms.noise import SecureNoise
+from privacy.plans.datalens import TopAggConfig
 from privacy.plans.plan import PublicFacts
 from tests.workers.planted_faults import forward_fault
 from tests.workers.small_trainings import SECRET, Memory, Pupil, Purse, noise_shards, plan_of, train, weights

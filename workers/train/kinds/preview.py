@@ -16,7 +16,7 @@ import torch
 
 from models import private_classifier, public_images, released, stand_ins, watching
 from privacy.plans.plan import Plan, PlanBudget, PublicFacts
-from privacy.plans.registry import plan_from_json, stated_fractions
+from privacy.plans.registry import plan_from_json
 from service import jobs, ledger
 from service.datasets.vault import Vault
 from service.db.dataset_tables import Dataset
@@ -91,7 +91,7 @@ def run(context: orders.Context) -> None:
 
 def shares_of(plan: Plan, facts: PublicFacts) -> tuple[float, ...] | None:
     """Return the class fractions stated in a plan, in label order, or None."""
-    stated = stated_fractions(plan, facts.classes)
+    stated = plan.config.stated_fractions(facts.classes)
     return None if stated is None else tuple(stated.values())
 
 

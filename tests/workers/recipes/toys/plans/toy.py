@@ -5,9 +5,8 @@ from typing import Any
 
 from pydantic import Field
 
-from privacy.accounting.calibration import stddev_for
 from privacy.accounting.events import GaussianEvent
-from privacy.accounting.filter import Filter
+from privacy.accounting.filter import Filter, stddev_for
 from privacy.plans.options import RecipeConfig, read_options
 from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
 

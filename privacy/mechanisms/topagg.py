@@ -18,9 +18,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import InvalidParameter
 from privacy.mechanisms.noise import SecureNoise
+from privacy.plans.datalens import TopAggConfig
 
 T = TypeVar("T")
 _BLOCK = {"cpu": 1 << 20, "cuda": 1 << 26}  # coordinates at once: about a CPU's cache; some GPU memory

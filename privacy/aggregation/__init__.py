@@ -1,1 +1,0 @@
-"""Aggregators of teachers' votes, one paper per file."""
