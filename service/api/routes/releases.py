@@ -13,7 +13,7 @@ from obscura.wire import formats, words
 from obscura.wire.admin_schemas import DecisionRecord
 from obscura.wire.release_schemas import EvaluationRecord, ReleaseRecord, ShareRecord, ShareRequest
 from obscura.wire.schemas import Identifier, Page
-from service import errors, jobs, reports, weights
+from service import cards, errors, jobs, reports
 from service.api import answers, problems
 from service.api.deps import ADMIN, READ, VIEW, Admin, OfAccount, Paging, ReleaseId, Running, Service
 from service.api.routes.admins import request_decision
@@ -101,7 +101,7 @@ def read_file(service: Running, request: Request, release_id: ReleaseId, name: F
     and `load_generator.py`, which generates images and needs only torch; or `histogram.json`; or the privacy card.
     """
     if name in formats.MADE:
-        made = weights.read_made(service.storage, service.factory, release_id, name)
+        made = cards.read_made(service.storage, service.factory, release_id, name)
         return Response(made, media_type="text/plain; charset=utf-8")
     if name not in formats.DOWNLOADS:
         known = ", ".join((*formats.DOWNLOADS, *formats.MADE))
