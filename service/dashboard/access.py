@@ -8,8 +8,7 @@ from urllib.parse import parse_qsl
 
 from fastapi import Depends, Request
 
-from service.api.browser import require_same_origin, require_token
-from service.api.deps import Running, require_open_to, signed_in_by_cookie
+from service.api.deps import Running, require_open_to, require_same_origin, require_token, signed_in_by_cookie
 from service.dashboard.pages import SignInNeeded
 from service.db.session import transaction
 from service.errors import Forbidden, InvalidInput

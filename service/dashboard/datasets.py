@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import or_, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.api import browser, middleware, uploading
+from service.api import deps, middleware, uploading
 from service.api.deps import Running
 from service.dashboard.access import Reader, find_viewer
 from service.dashboard.forms import STATES, Filtered, read_declaration
@@ -58,9 +58,9 @@ def new_dataset(request: Request, service: Running, account: Annotated[str, Quer
 @middleware.body_limit(None)
 def declare_and_upload(request: Request, service: Running, viewer: Reader) -> Response:
     """Declare a dataset and receive its file. Atomic. The body is one line of JSON, then the file."""
-    browser.require_same_origin(request)
+    deps.require_same_origin(request)
     caller = viewer.require(Scope.DATA)
-    browser.require_token(request.headers.get(browser.FORM_TOKEN, ""), viewer.form_token)
+    deps.require_token(request.headers.get(deps.FORM_TOKEN, ""), viewer.form_token)
     settings, announced = service.settings, uploading.content_length(request.headers)
     with uploading.take_body(request, service.uploads, caller) as body:
         fields, line_bytes, blocks = _read_fields(body.blocks())

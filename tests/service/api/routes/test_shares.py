@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select
 
 from obscura.client import ApiError, AuthError, Client, NotFoundError
-from service.api.browser import COOKIE
+from service.api.deps import COOKIE
 from service.audit.signing import trusted_keys
 from service.audit.verify import verify
 from service.db.session import transaction
