@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from service.dashboard import accounts, admin, datasets, jobs, releases, sign_in, training
-from service.dashboard.documentation import Documentation
-from service.dashboard.pages import answer_unknown_with_pages
+from service.dashboard import accounts, admin, datasets, jobs, releases, sign_in
+from service.dashboard.pages import Documentation, answer_unknown_with_pages
 
 __all__ = ["PARTS", "mount"]
 
-PARTS = tuple(part.router for part in (training, accounts, jobs, datasets, releases, admin, sign_in))
+PARTS = tuple(part.router for part in (accounts, jobs, datasets, releases, admin, sign_in))
 
 
 def mount(app: FastAPI) -> None:

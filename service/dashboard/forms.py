@@ -25,7 +25,7 @@ from service.db.job_tables import Job
 from service.db.ledger_tables import Account
 from service.errors import InvalidInput, ObscuraError
 from service.identity.access import visible
-from service.views.rows import ROWS_MAX
+from service.views import ROWS_MAX
 from service.wording import JOB_STATES
 
 Body = TypeVar("Body", bound=BaseModel)

@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 from privacy.plans.registry import RECIPES
 from service.api.problems import STATUSES
-from service.dashboard.documentation import Documentation
+from service.dashboard.pages import Documentation
 from tests.commands import command_of
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -24,7 +24,7 @@ from service.identity.access import find, visible
 from service.jobs.kinds import evaluate
 from service.storage import files, interface
 from service.views import releases as views
-from service.views import rows
+from service.views import with_job
 
 router = APIRouter(prefix="/v1/releases", tags=["releases"], route_class=answers.ApiRoute)
 FileName = Annotated[str, Path(max_length=64, description="Name of the file.")]
@@ -119,7 +119,7 @@ def list_evaluations(service: Running, release_id: ReleaseId, page: Paging) -> P
         Evaluation,
         lambda _, found: [evaluate.show(row, row.job) for row in found],
         of=(Release, release_id),
-        columns=select(Evaluation).options(rows.with_job(Evaluation)),
+        columns=select(Evaluation).options(with_job(Evaluation)),
         release_id=release_id,
     )
 
@@ -171,7 +171,7 @@ _CONTENT: dict[int | str, dict[str, Any]] = {
 def read_content(service: Running, request: Request, sample_id: SampleId) -> Response:
     """Download the images, or a byte range. The ETag is the content's SHA-256."""
     with transaction(service.factory, read_only=True) as session:
-        sample = find(session, Sample, sample_id, options=[rows.with_job(Sample)])
+        sample = find(session, Sample, sample_id, options=[with_job(Sample)])
         job = sample.job
     if job.state in words.UNFINISHED:
         raise problems.Pending(f"Sample {sample_id} is {job.state.value}. Retry soon, or follow job {job.id}.")
