@@ -61,11 +61,6 @@ def guarantee(card: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def class_label(names: Sequence[str]) -> dict[str, Any]:
-    """Return the type of the label column for the header of a dataset card: `ClassLabel` with the names."""
-    return {"class_label": {"names": {str(label): name for label, name in enumerate(names)}}}
-
-
 def one_line(text: str) -> str:
     """Return text in one line, with Markdown and HTML escaped."""
     printable = "".join(character if character.isprintable() else " " for character in text)

@@ -118,18 +118,14 @@ class Filters:
     recipe: Text = ""
     before: Annotated[str | None, Query(max_length=64, description="Id of the last row of the page before.")] = None
 
-    def address(self, path: str) -> str:
-        """Return the URL of the list with these filters."""
-        chosen = {name: value for name, value in self._texts().items() if value}
-        return f"{path}?{urlencode(chosen)}" if chosen else path
-
     def template_values(self, session: Session, path: str) -> dict[str, Any]:
-        """Return the template values that every list needs: filters, choices and position."""
+        """Return the template values that every list needs: filters, choices, position, and the filtered URL."""
+        chosen = {name: value for name, value in self._texts().items() if value}
         named = visible(session, Account, select(Account.id, Account.name))
         choices = named.order_by(Account.name).limit(ROWS_MAX)
         return {
             "filters": self._texts(),
-            "list_path": self.address(path),
+            "list_path": f"{path}?{urlencode(chosen)}" if chosen else path,
             "account_choices": [(row.id, row.name) for row in session.execute(choices)],
             "before": self.before,
         }

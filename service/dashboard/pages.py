@@ -126,15 +126,6 @@ def _error_page(request: Request, error: Exception) -> Response:
     return response
 
 
-@cache
-def asset_version() -> str:
-    """Return a hash of the static files. It is part of their URLs, so that browsers can cache them forever."""
-    digest = hashlib.sha256()
-    for path in sorted((_HERE / "static").iterdir()):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
-
-
 @lru_cache(maxsize=4096)
 def time_element(at: datetime) -> str:
     return do_mark_safe(f'<time datetime="{at.isoformat(timespec="minutes")}">{show_time(at)}</time>')
@@ -143,9 +134,10 @@ def time_element(at: datetime) -> str:
 @cache
 def _templates() -> jinja2.Environment:
     environment = wording.open_templates(_HERE / "templates", kinds=Path(kinds.__file__).parent)
+    static_files = b"".join(path.read_bytes() for path in sorted((_HERE / "static").iterdir()))
     environment.globals |= {
         "adjacencies": ADJACENCIES,
-        "asset_version": asset_version,
+        "asset_version": hashlib.sha256(static_files).hexdigest()[:12],  # in URLs, so that browsers cache them forever
         "early_words": EARLY_ENDS,
         "fragment": lambda kind: environment.select_template([f"kinds/{kind}.html", "_kind.html"]),
         "minutes_between": minutes_between,
