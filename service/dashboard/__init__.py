@@ -1,6 +1,7 @@
-"""The server-rendered dashboard, readable without JavaScript. `mount(app)` adds it to an application.
+"""The server-rendered dashboard, readable without JavaScript.
 
-Forms call the API, with their session's form token. Pages never show private data.
+`mount(app)` adds it to an application; `pages.py` renders, and every other module has the pages of some nouns. Except
+for sign-in, own keys and uploads, forms call the API. Pages never show private data.
 """
 
 from __future__ import annotations

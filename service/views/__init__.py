@@ -1,8 +1,7 @@
-"""Build the records that the API and the pages show, from database rows.
+"""The records that the API and the pages show, built from database rows.
 
-Each module has the records of some nouns; `newest`, below, loads pages of rows for all of them. Functions take a
-session in any transaction, and compare amounts of a budget with the log before showing them. They write nothing, and
-never load a job's secret.
+Each module has the records of some nouns, and `newest` loads their rows in pages. Amounts of a budget are compared with
+the log before they are shown. Nothing here writes, commits, or loads a job's secret.
 """
 
 from __future__ import annotations
