@@ -26,7 +26,6 @@ from service.db.ledger_tables import Account
 from service.errors import InvalidInput, ObscuraError
 from service.identity.access import visible
 from service.views import ROWS_MAX
-from service.wording import JOB_STATES
 
 Body = TypeVar("Body", bound=BaseModel)
 NAMES_SHOWN_MAX = 5  # in an error message
@@ -162,6 +161,6 @@ class Filters:
 Filtered = Annotated[Filters, Depends()]
 STATES: dict[Any, list[tuple[str, str]]] = {
     Dataset: [(state.value, state.value.capitalize()) for state in DatasetState],
-    Job: [(state.value, JOB_STATES[state]) for state in JobState],
+    Job: [(state.value, state.value.capitalize()) for state in JobState],
 }
 RECIPE_CHOICES = [(recipe.name, recipe.title) for recipe in RECIPES.values()]

@@ -56,7 +56,6 @@ def test_folders_are_harmless_distinct_and_in_label_order():
 @pytest.mark.parametrize(
     ("table", "kinds"),
     [
-        (wording.JOB_STATES, words.JobState),
         (wording.ENTRIES, words.EntryKind),
         (wording.HOLDS, words.HoldState),
         (wording.ADMISSIONS, words.Admission),
