@@ -88,8 +88,7 @@ def test_a_pending_sample_says_when_to_ask_again_and_a_cancelled_one_has_no_cont
 def test_a_sample_whose_files_were_removed_says_how_to_have_it_again(served, release):
     sample = draw(served, release)
     served.finish_sample(sample, CONTENT, "images.zip")
-    with transaction(served.factory) as session:
-        session.get_one(Sample, sample["id"]).removed_at = utc_now()
+    served.change(Sample, sample["id"], removed_at=utc_now())
     answer = problem(served.client("read").get(f"/v1/samples/{sample['id']}/content"), 410, "sample_removed")
     assert (answer["release_id"], answer["seed"]) == (release, sample["seed"])
     shown = served.read(f"samples/{sample['id']}")
