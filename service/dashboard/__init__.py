@@ -11,8 +11,6 @@ from fastapi import FastAPI
 from service.dashboard import accounts, admin, datasets, jobs, releases, sign_in
 from service.dashboard.pages import Documentation, answer_unknown_with_pages
 
-__all__ = ["PARTS", "mount"]
-
 PARTS = tuple(part.router for part in (accounts, jobs, datasets, releases, admin, sign_in))
 
 
