@@ -48,9 +48,6 @@ HASHES_FILE = "script-hashes.txt"  # of the inline scripts, written by the build
 class SignInNeeded(Unauthorized):
     """The viewer is not signed in; redirect to the sign-in form."""
 
-    def __init__(self) -> None:
-        super().__init__("Sign in to see this page.")
-
 
 class AccountInDoubt(LedgerCorruption):
     """The log of the page's only account contradicts its amounts."""

@@ -76,7 +76,7 @@ metrics_router = APIRouter()
 @metrics_router.get("/metrics", dependencies=[METRICS], include_in_schema=False)
 def read_metrics(service: Running) -> Response:
     """Return the metrics, at most one minute old, in the text format of Prometheus."""
-    return Response(service.metrics.tell(), media_type=CONTENT_TYPE_LATEST)
+    return Response(service.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
 
 class StopFacts(ApiRecord):

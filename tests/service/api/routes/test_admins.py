@@ -2,6 +2,7 @@
 
 import base64
 import json
+from functools import partial
 
 import pytest
 
@@ -190,13 +191,13 @@ def test_a_full_quota_of_jobs_refuses_over_http_and_an_evaluation_that_a_trainin
     assert [job["kind"] for job in waiting] == ["evaluate"]
 
 
+def ran(served: Served, *words: str) -> tuple[int, str]:
+    done = served.obscura(*words)
+    return done.exit_code, done.stdout
+
+
 def test_the_command_line_sets_and_removes_a_quota(served):
-    heart = served.project()
-
-    def run(*words: str) -> tuple[int, str]:
-        done = served.obscura("projects", *words)
-        return done.exit_code, done.stdout
-
+    heart, run = served.project(), partial(ran, served, "projects")
     code, told = run("quota", "heart", "--jobs", "4", "--json")
     assert code == 0, told
     assert json.loads(told)["jobs_max"] == 4
@@ -262,11 +263,7 @@ def test_each_project_has_a_bounded_number_that_others_do_not_see(served):
 
 def test_the_command_line_and_the_library_do_it_all(own_settings: OwnSettings):
     with serving(own_settings(webhooks_private=True), "admin") as served, receiving() as receiver:
-
-        def run(*words: str) -> tuple[int, str]:
-            done = served.obscura("webhooks", *words)
-            return done.exit_code, done.stdout
-
+        run = partial(ran, served, "webhooks")
         code, told = run("create", receiver.url, "--json")
         assert code == 0
         made = json.loads(told)
