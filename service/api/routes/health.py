@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import anyio
 from anyio.to_thread import run_sync
@@ -141,11 +141,11 @@ def read_ledger_state(service: Running) -> LedgerRecord:
 audit_router = APIRouter(prefix="/v1/audit-events", tags=["audit"], route_class=ApiRoute)
 
 
-class Lines(Response):
-    media_type = "application/jsonl"
+LINES = "application/jsonl"
+_LINES: dict[int | str, dict[str, Any]] = {200: {"content": {LINES: {"schema": {"type": "string"}}}}}
 
 
-@audit_router.get("", dependencies=[AUDIT], response_class=Lines, summary="Read the audit log")
+@audit_router.get("", dependencies=[AUDIT], response_class=Response, responses=_LINES, summary="Read the audit log")
 def list_audit_events(
     service: Running,
     limit: Annotated[int, Query(ge=1, le=LINES_MAX, description="Lines of the answer, at most.")] = LINES_MAX,
@@ -159,4 +159,5 @@ def list_audit_events(
     """
     with transaction(service.factory, read_only=True) as session:
         records = views.events(session, after=after, limit=limit)
-    return Lines("".join(f"{record.model_dump_json()}\n" for record in records))
+    lines = "".join(f"{record.model_dump_json()}\n" for record in records)
+    return Response(lines, media_type=LINES, headers={"Cache-Control": "no-store"})

@@ -78,15 +78,18 @@ def read_report_page(service: Running, release_id: ReleaseId) -> Response:
     """Return the report as one HTML page, including evaluations made after publication. For a shared release, it omits
     facts about the account.
     """
-    response = _send_report(service, release_id, reports.PAGE, "text/html; charset=utf-8")
-    response.headers["Content-Security-Policy"] = REPORT_POLICY
-    return response
+    _require_generator(service, release_id, reports.PAGE)
+    report = reports.read_report(service.storage, service.factory, release_id, reports.PAGE)
+    headers = {"Content-Security-Policy": REPORT_POLICY}
+    return Response(report, media_type="text/html; charset=utf-8", headers=headers)
 
 
 @router.get("/{release_id}/report.json", **_file("application/json"))
 def read_report_data(service: Running, release_id: ReleaseId) -> Response:
     """Return the report as JSON. For a shared release, it omits facts about the account."""
-    return _send_report(service, release_id, reports.DATA, "application/json")
+    _require_generator(service, release_id, reports.DATA)
+    report = reports.read_report(service.storage, service.factory, release_id, reports.DATA)
+    return Response(report, media_type="application/json")
 
 
 @router.get("/{release_id}/grid.png", **_file("image/png"))
@@ -122,12 +125,6 @@ def list_evaluations(service: Running, release_id: ReleaseId, page: Paging) -> P
         columns=select(Evaluation).options(with_job(Evaluation)),
         release_id=release_id,
     )
-
-
-def _send_report(service: Service, release_id: str, name: str, media_type: str) -> Response:
-    _require_generator(service, release_id, name)
-    report = reports.read_report(service.storage, service.factory, release_id, name)
-    return Response(report, media_type=media_type)
 
 
 def _require_generator(service: Service, release_id: str, name: str) -> Release:
