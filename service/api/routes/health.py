@@ -139,13 +139,11 @@ def read_ledger_state(service: Running) -> LedgerRecord:
 
 
 audit_router = APIRouter(prefix="/v1/audit-events", tags=["audit"], route_class=ApiRoute)
+JSON_LINES = "application/jsonl"
+_CONTENT: dict[int | str, dict[str, Any]] = {200: {"content": {JSON_LINES: {"schema": {"type": "string"}}}}}
 
 
-LINES = "application/jsonl"
-_LINES: dict[int | str, dict[str, Any]] = {200: {"content": {LINES: {"schema": {"type": "string"}}}}}
-
-
-@audit_router.get("", dependencies=[AUDIT], response_class=Response, responses=_LINES, summary="Read the audit log")
+@audit_router.get("", dependencies=[AUDIT], response_class=Response, responses=_CONTENT, summary="Read the audit log")
 def list_audit_events(
     service: Running,
     limit: Annotated[int, Query(ge=1, le=LINES_MAX, description="Lines of the answer, at most.")] = LINES_MAX,
@@ -160,4 +158,4 @@ def list_audit_events(
     with transaction(service.factory, read_only=True) as session:
         records = views.events(session, after=after, limit=limit)
     lines = "".join(f"{record.model_dump_json()}\n" for record in records)
-    return Response(lines, media_type=LINES, headers={"Cache-Control": "no-store"})
+    return Response(lines, media_type=JSON_LINES, headers={"Cache-Control": "no-store"})
