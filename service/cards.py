@@ -1,4 +1,8 @@
-"""Cards for Hugging Face (Markdown with a YAML header), and class names for cards and folders."""
+"""Cards for Hugging Face (Markdown with a YAML header), class names for cards and folders, and the loader program.
+
+The model card and the program of a generator are made deterministically from the published files on request, so the
+release's digest never changes.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,24 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from models.program import write_program
 from obscura.wire.budgets import UNIT_WORDS
+from obscura.wire.formats import LOADER_FILE, MODEL_CARD_FILE
+from obscura.wire.words import ReleaseKind
+from service.db.session import SessionFactory, transaction
+from service.errors import NotFound
+from service.jobs import get_release, trained_on
+from service.storage.interface import Storage, key_of
 
 # Reserved names on Windows.
 _DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))})
 TAGS = ("synthetic", "differential-privacy")
+_NETWORKS = {
+    None: "one Gaussian per class, transformed by a small network",
+    "conditional_dcgan": "class-conditional DCGAN",
+    "dcgan": "DCGAN",
+    "edm": "EDM diffusion model",
+}
 
 
 def write_card(front: Mapping[str, Any], title: str, lines: Sequence[str]) -> str:
@@ -44,11 +61,6 @@ def guarantee(card: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def class_label(names: Sequence[str]) -> dict[str, Any]:
-    """Return the type of the label column for the header of a dataset card: `ClassLabel` with the names."""
-    return {"class_label": {"names": {str(label): name for label, name in enumerate(names)}}}
-
-
 def one_line(text: str) -> str:
     """Return text in one line, with Markdown and HTML escaped."""
     printable = "".join(character if character.isprintable() else " " for character in text)
@@ -71,3 +83,64 @@ def folder_names(names: Sequence[str]) -> tuple[str, ...]:
         return tuple(plain)
     digits = len(str(len(names) - 1))
     return tuple(f"{label:0{digits}d}_{name}" for label, name in enumerate(plain))
+
+
+def read_made(storage: Storage, factory: SessionFactory, release_id: str, name: str) -> bytes:
+    """Return the content of MODEL_CARD_FILE or LOADER_FILE for a released generator."""
+    with transaction(factory, read_only=True) as session:
+        release = get_release(session, release_id)
+        classes = trained_on(session, release).classes
+    if release.kind is not ReleaseKind.GENERATOR:
+        raise NotFound(f"A {release.kind.value} has no {name}; a generator has.", release_id=release.id)
+    description = json.loads(storage.read(key_of(release_id), "generator.json"))
+    try:
+        if name == MODEL_CARD_FILE:
+            return _model_card(release.name, release.card, description, classes).encode()
+        return write_program(description.get("network"), classes, folder_names(classes)).encode()
+    except (KeyError, ValueError) as error:
+        raise NotFound(f"There is no {name} for this release: {error}.") from None
+
+
+def _model_card(title: str, card: Mapping[str, Any], description: Mapping[str, Any], classes: Sequence[str]) -> str:
+    config, network = description["config"], description.get("network")
+    front = {
+        "model_name": title,
+        "library_name": "pytorch",
+        "pipeline_tag": "unconditional-image-generation",
+        "tags": list(TAGS),
+    }
+    colour = "grey" if config["channels"] == 1 else "colour"
+    recipe = f", trained by the recipe `{card['recipe']}`" if "recipe" in card else ""
+    lines = [
+        f"A generator of labelled synthetic images: {_NETWORKS.get(network, network)}{recipe}, "
+        f"{config['height']} x {config['width']} pixels, {colour}, {len(classes)} classes.",
+        "",
+        *guarantee(card),
+        "Facts about the whole population that it was trained on are not hidden. Images of a generator that was "
+        "trained under a small epsilon may be poor: measure them on public images before you rely on them.",
+        "",
+        "## Use",
+        "",
+        f"`{LOADER_FILE}` needs torch and nothing else:",
+        "",
+        "```",
+        f"python {LOADER_FILE} --count 100 --out images/",
+        "```",
+        "",
+        "```python",
+        "from load_generator import CLASSES, draw, load",
+        "",
+        "for images, labels in draw(load(), count=100, seed=0):  # (b, h, w, c) uint8, and (b,)",
+        "    ...",
+        "```",
+        "",
+        "The same seed gives the same pixels as in the service that published it, given the same version of torch and "
+        "kind of processor.",
+        "",
+        "## Classes",
+        "",
+        "| label | class |",
+        "|---|---|",
+        *(f"| {label} | {one_line(name)} |" for label, name in enumerate(classes)),
+    ]
+    return write_card(front, title, lines)

@@ -14,7 +14,7 @@ from fastapi.routing import APIRoute
 from obscura.extras import MissingExtra, extras
 from obscura.private_files import make_private_folder, make_tree_private
 from service import background, dashboard, dependencies, disk, inspection, installation, logs, metrics, queue
-from service.api import auditing, deps, events, middleware, problems, rates, routes, slots, uploading
+from service.api import auditing, deps, events, limits, middleware, problems, routes, uploading
 from service.audit import signing
 from service.datasets import deletion, fingerprints, receiving, states, vault, withdrawal
 from service.db.schema import upgrade_schema
@@ -93,24 +93,24 @@ def create_app(
         runs_jobs = reconcile.Reconciler(settings, factory, send=send, clock=clock)
     doorbell = queue.Doorbell(factory, send, clock)
     outside = dependencies.Dependencies()
-    key_uses, limiter = auth.KeyUses(factory), rates.limiter_of(settings)
+    key_uses, limiter = auth.KeyUses(factory), limits.limiter_of(settings)
     meter = metrics.Metrics(factory, clock=clock, version=routes.health.VERSION)
     app.state.settings = settings
     app.state.service = deps.Service(
         settings=settings,
         engine=engine,
         factory=factory,
-        streams=slots.Slots(stream_limits),
+        streams=limits.Slots(stream_limits),
         clock=clock,
-        uploads=slots.Slots(upload_limits),
+        uploads=limits.Slots(upload_limits),
         ring=doorbell.ring,
         key_uses=key_uses,
         disks=disk.DiskProbe(settings),
         dependencies=outside,
         metrics=meter,
         audit_trouble=writer.trouble if writer else lambda: "",
-        wrong_keys=rates.WrongKeys(limiter),
-        rates=rates.Rates(settings.requests_per_minute, limiter),
+        wrong_keys=limits.WrongKeys(limiter),
+        rates=limits.Rates(settings.requests_per_minute, limiter),
         provider=sign_on,
     )
     webhooks = delivering.Deliveries(factory, sending.Sender(settings.webhooks_private), clock)

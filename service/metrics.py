@@ -61,7 +61,7 @@ class Metrics:
         if is_timed(method, route):
             self._seconds.labels(route).observe(seconds)
 
-    def tell(self) -> bytes:
+    def render(self) -> bytes:
         """Return all metrics in the text format of Prometheus, sampled at the first call in this minute."""
         with self._lock:
             now = self._clock()

@@ -33,7 +33,7 @@ def notify(session: Session, kind: NoticeKind, project_id: str | None, facts: di
     whose = or_(Webhook.project_id == project_id, and_(Webhook.project_id.is_(None), informed))
     if kind is NoticeKind.TRAININGS_STOPPED and project_id is None:
         whose = true()
-    webhook_ids = session.scalars(select(Webhook.id).where(whose, not_(is_of_somebody_gone(now)))).all()
+    webhook_ids = session.scalars(select(Webhook.id).where(whose, not_(has_no_valid_creator(now)))).all()
     if not webhook_ids:
         return
     body, minute = body_of(new_id("whe"), kind, project_id, now, facts), to_the_minute(now)
@@ -49,7 +49,7 @@ def notify(session: Session, kind: NoticeKind, project_id: str | None, facts: di
     session.flush()
 
 
-def is_of_somebody_gone(now: datetime) -> ColumnElement[bool]:
+def has_no_valid_creator(now: datetime) -> ColumnElement[bool]:
     """Return the SQL condition that a webhook's creator has no valid key, or has lapsed at the sign-in provider."""
     lapsed = exists().where(Person.id == ApiKey.person_id, Person.lapsed_at.is_not(None))
     over = ApiKey.revoked_at.is_not(None), ApiKey.expires_at <= now, lapsed

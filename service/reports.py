@@ -9,11 +9,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
-
-import jinja2
 
 from obscura.wire.budgets import UNIT_WORDS
 from obscura.wire.schemas import to_the_minute
@@ -26,6 +23,7 @@ from service.storage.interface import Storage, key_of
 from service.wording import open_templates
 
 PAGE, DATA = "report.html", "report.json"
+_TEMPLATES = open_templates(Path(__file__).parent / "templates")
 # The part of the page that evaluations replace.
 _USEFULNESS = re.compile(rb"<!-- usefulness -->.*?<!-- /usefulness -->", re.DOTALL)
 # The part of a shared release's report for other projects: facts on the privacy card, and facts on how the training was
@@ -74,7 +72,9 @@ def joined_page(published: bytes, evaluations: list[dict[str, Any]], classes: Se
     if not evaluations:
         return published
     latest, earlier = _by_age(evaluations)
-    section = _template("usefulness.html").render(latest=latest, earlier=earlier, classes=classes).encode()
+    section = (
+        _TEMPLATES.get_template("usefulness.html").render(latest=latest, earlier=earlier, classes=classes).encode()
+    )
     return _USEFULNESS.sub(lambda _: section, published, count=1)
 
 
@@ -92,7 +92,7 @@ def shared_page(
     """
     style, synthetic = (found[0].decode() if (found := part.search(published)) else "" for part in (_STYLE, _SYNTHETIC))
     latest, earlier = _by_age(evaluations)
-    page = _template("shared_report.html").render(
+    page = _TEMPLATES.get_template("shared_report.html").render(
         **{part: shown[part] for part in _SHARED},
         style=style,
         synthetic=synthetic,
@@ -112,8 +112,3 @@ def _by_age(evaluations: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], li
         newest.setdefault(evaluation["evaluation"]["dataset_id"], evaluation)
     latest = list(newest.values())
     return latest, [evaluation for evaluation in evaluations if evaluation not in latest]
-
-
-@cache
-def _template(name: str) -> jinja2.Template:
-    return open_templates(Path(__file__).parent / "templates").get_template(name)

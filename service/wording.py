@@ -10,20 +10,13 @@ from pathlib import Path
 import jinja2
 
 from obscura.wire.wording import FILTERS
-from obscura.wire.words import Admission, DecisionAction, DecisionState, EntryKind, HoldState, JobState
+from obscura.wire.words import Admission, DecisionAction, DecisionState, EntryKind, HoldState
 from privacy.plans.registry import RECIPES
 
 NONE_SHOWN = "No figures are shown until an operator has checked it."
 NEEDS_OPERATOR = "The ledger accepts no changes until an operator has checked it."
 NO_STORAGE = "The service cannot reach its storage now. Nothing was lost; try again soon."
 
-JOB_STATES = {
-    JobState.QUEUED: "Queued",
-    JobState.RUNNING: "Running",
-    JobState.SUCCEEDED: "Succeeded",
-    JobState.FAILED: "Failed",
-    JobState.CANCELLED: "Cancelled",
-}
 ENTRIES = {
     EntryKind.OPEN: "Account opened",
     EntryKind.HOLD: "Reserved for a job",

@@ -23,7 +23,7 @@ from privacy.plans.private_steps import StepsConfig
 from privacy.plans.registry import RECIPES
 from service.api.problems import STATUSES, TITLES
 from service.audit.findings import FindingCode
-from service.dashboard.documentation import HASHES_FILE
+from service.dashboard.pages import HASHES_FILE
 from service.errors import ObscuraError
 from service.main import create_app
 from service.settings import Settings

@@ -21,7 +21,7 @@ DOWNLOADS = (
     "histogram.json",
     CARD_FILE,
 )
-# Files created when a generator is downloaded; see `service.weights`.
+# Files created when a generator is downloaded; see `service.cards`.
 MODEL_CARD_FILE, LOADER_FILE = "README.md", "load_generator.py"
 MADE = (MODEL_CARD_FILE, LOADER_FILE)
 

@@ -1,4 +1,5 @@
-"""The HTTP API: routes under `/v1`, problem documents, bounded pages, scoped keys.
+"""The HTTP API below `/v1`: authentication, limits, problem documents, the audit log, and bounded pages.
 
-Exports `routes.routers()`; `service.main` mounts them. The API never trains, and never opens a private dataset.
+`routes.routers()` returns all routes, and `service.main` mounts them. The API never trains, and never opens the images
+of a private dataset.
 """

@@ -30,7 +30,7 @@ from service.db.base import Base
 from service.db.session import transaction
 from service.errors import InvalidInput, NotFound
 from service.identity.access import find
-from service.views.rows import newest
+from service.views import newest
 
 CHUNK_BYTES = 1 << 18
 JSON_VALUES_MAX = 12_000  # each value takes up to 10 microseconds of the event loop

@@ -23,9 +23,9 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from obscura.wire.words import Outcome
+from service.api.limits import client_address
 from service.api.middleware import NOT_ANSWERED, Middleware, caller_of, method_of, route_of
 from service.api.problems import problem_response
-from service.api.rates import client_address
 from service.background import Background
 from service.db.session import SessionFactory, transaction
 from service.identity import recording

@@ -1,7 +1,8 @@
-"""Dependencies of routes: the running service, the caller, a page, an idempotency key."""
+"""Dependencies of routes: the running service, the caller by key or session cookie, a page, an idempotency key."""
 
 from __future__ import annotations
 
+import hmac
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -14,12 +15,12 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer, SecurityS
 from sqlalchemy import Engine
 
 from obscura.wire.schemas import Identifier
-from service.api import browser, events, problems, slots, uploading
-from service.api.rates import Rates, WrongKeys, client_address
+from service.api import events, problems, uploading
+from service.api.limits import Rates, Slots, WrongKeys, client_address
 from service.db.session import SessionFactory, transaction
 from service.dependencies import Dependencies
 from service.disk import DiskProbe
-from service.errors import InvalidInput, ObscuraError, Unauthorized
+from service.errors import Forbidden, InvalidInput, ObscuraError, Unauthorized
 from service.identity import auth, sessions
 from service.identity.access import Principal, Scope, on_behalf
 from service.ledger.stops import require_unlocked
@@ -31,6 +32,8 @@ from service.storage.interface import Storage
 if TYPE_CHECKING:
     from service.identity.provider import Provider
 
+COOKIE = "obscura_session"  # over plain HTTP; see `cookie_name`
+FORM_TOKEN = "X-Form-Token"  # request header of our scripts, with the session's form token
 READINESS_AT_A_TIME_MAX = 8  # concurrent readiness checks, including hanging ones
 
 
@@ -41,9 +44,9 @@ class Service:
     settings: Settings
     engine: Engine
     factory: SessionFactory
-    streams: slots.Slots[events.StreamLimits]
+    streams: Slots[events.StreamLimits]
     clock: Callable[[], datetime]
-    uploads: slots.Slots[uploading.UploadLimits]
+    uploads: Slots[uploading.UploadLimits]
     ring: Callable[[], None]
     disks: DiskProbe
     dependencies: Dependencies
@@ -92,9 +95,40 @@ def identify(service: Service, request: Request, token: str) -> Principal:
     return principal
 
 
+def require_same_origin(request: Request) -> None:
+    """Raise Forbidden if another site sent the request, by Origin or Sec-Fetch-Site.
+
+    Our origin is that of `Settings.public_url`; if it is empty, the requested host with any scheme.
+    """
+    origin = request.headers.get("origin")  # a scheme, "://", a host; or "null"
+    ours = request.app.state.settings.public_url
+    foreign = origin is not None and (
+        origin != ours if ours else origin.partition("://")[2] != request.headers.get("host")
+    )
+    if foreign or request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise Forbidden("This request was sent from another site.")
+
+
+def require_token(token: str, expected: str) -> None:
+    """Raise Forbidden unless a request has its session's form token."""
+    if not hmac.compare_digest(token.encode(), expected.encode()):
+        raise Forbidden("This page is from an earlier session. Reload it and try again.")
+
+
+def is_secure(request: Request) -> bool:
+    """Return whether browsers use HTTPS. If so, the session cookie is marked secure."""
+    public_url: str = request.app.state.settings.public_url
+    return public_url.startswith("https:") or request.url.scheme == "https"
+
+
+def cookie_name(request: Request) -> str:
+    """Return the name of the session cookie. Browsers accept `__Host-` only from this host, over HTTPS."""
+    return f"__Host-{COOKIE}" if is_secure(request) else COOKIE
+
+
 def signed_in_by_cookie(service: Running, request: Request) -> sessions.SignedIn | None:
     """Return the caller of the request's session cookie, or None."""
-    cookie = request.cookies.get(browser.cookie_name(request))
+    cookie = request.cookies.get(cookie_name(request))
     if cookie is None:
         return None
     now = service.clock()
@@ -114,11 +148,11 @@ def authenticate_request(service: Service, request: Request, credentials: Creden
     principal, needed = None, "Send an API key: 'Authorization: Bearer obs_...'."
     if credentials is not None:
         principal = identify(service, request, credentials.credentials)
-    elif browser.FORM_TOKEN in request.headers:  # sent by a page's script
-        browser.require_same_origin(request)
+    elif FORM_TOKEN in request.headers:  # sent by a page's script
+        require_same_origin(request)
         signed_in, needed = signed_in_by_cookie(service, request), "Your session has ended."
         if signed_in is not None:
-            browser.require_token(request.headers[browser.FORM_TOKEN], signed_in.form_token)
+            require_token(request.headers[FORM_TOKEN], signed_in.form_token)
             principal = signed_in.principal
     if principal is None:
         service.rates.pass_address(request)

@@ -19,7 +19,7 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from obscura.wire.job_schemas import FINAL_STATES, EventRecord
-from service.api.slots import SlotLimits
+from service.api.limits import SlotLimits
 
 RECONNECT_MILLISECONDS = 1000
 

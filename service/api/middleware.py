@@ -18,8 +18,8 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
+from service.api.limits import client_address
 from service.api.problems import SECURITY_HEADERS, problem_response
-from service.api.rates import client_address
 from service.api.uploading import content_length
 from service.errors import TooLarge
 from service.identity.access import Principal

@@ -12,8 +12,8 @@ import anyio
 from anyio import from_thread
 from fastapi import Request
 
+from service.api.limits import SlotLimits, Slots
 from service.api.problems import UploadStalled
-from service.api.slots import SlotLimits, Slots
 from service.errors import InvalidInput
 from service.identity.access import Principal
 

@@ -1,19 +1,17 @@
-"""The server-rendered dashboard, readable without JavaScript. `mount(app)` adds it to an application.
+"""The server-rendered dashboard, readable without JavaScript.
 
-Forms call the API, with their session's form token. Pages never show private data.
+`mount(app)` adds it to an application; `pages.py` renders, and every other module has the pages of some nouns. Except
+for sign-in, own keys and uploads, forms call the API. Pages never show private data.
 """
 
 from __future__ import annotations
 
 from fastapi import FastAPI
 
-from service.dashboard import accounts, admin, datasets, jobs, releases, sign_in, training
-from service.dashboard.documentation import Documentation
-from service.dashboard.pages import answer_unknown_with_pages
+from service.dashboard import accounts, admin, datasets, jobs, releases, sign_in
+from service.dashboard.pages import Documentation, answer_unknown_with_pages
 
-__all__ = ["PARTS", "mount"]
-
-PARTS = tuple(part.router for part in (training, accounts, jobs, datasets, releases, admin, sign_in))
+PARTS = tuple(part.router for part in (accounts, jobs, datasets, releases, admin, sign_in))
 
 
 def mount(app: FastAPI) -> None:

@@ -8,8 +8,7 @@ from urllib.parse import parse_qsl
 
 from fastapi import Depends, Request
 
-from service.api.browser import require_same_origin, require_token
-from service.api.deps import Running, require_open_to, signed_in_by_cookie
+from service.api.deps import Running, require_open_to, require_same_origin, require_token, signed_in_by_cookie
 from service.dashboard.pages import SignInNeeded
 from service.db.session import transaction
 from service.errors import Forbidden, InvalidInput
@@ -41,7 +40,7 @@ class Viewer:
     def signed_in(self) -> Principal:
         """Return the signed-in caller; raise SignInNeeded if there is none."""
         if self.principal is None:
-            raise SignInNeeded
+            raise SignInNeeded("Sign in to see this page.")
         return self.principal
 
     def require(self, scope: Scope) -> Principal:
@@ -57,7 +56,7 @@ BySession = Annotated[SignedIn | None, Depends(signed_in_by_cookie)]
 def find_member(request: Request, service: Running, signed_in: BySession) -> Viewer:
     """Return the signed-in viewer, with any role. Raise SignInNeeded without a session."""
     if signed_in is None:
-        raise SignInNeeded
+        raise SignInNeeded("Sign in to see this page.")
     principal = request.state.caller = signed_in.principal
     service.rates.pass_key(request, principal.id, principal.project_id)
     with transaction(service.factory, read_only=True) as session:

@@ -25,7 +25,7 @@ from service.db.ledger_tables import Account
 from service.db.session import transaction
 from service.identity.access import visible
 from service.ledger.stops import arming_stops
-from service.views import accounts, admins, datasets, jobs, releases, rows, sweeps
+from service.views import ROWS_MAX, accounts, admins, jobs, releases, sweeps
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 
@@ -106,8 +106,8 @@ def account(
                 values["releases"], _ = releases.views(session, Release.account_id == account_id, limit=RECENT)
             case "data":
                 private = Dataset.account_id == account_id, Dataset.visibility == Visibility.PRIVATE
-                first = visible(session, Dataset).where(*private).order_by(Dataset.created_at).limit(rows.ROWS_MAX)
-                values["datasets"] = [datasets.dataset(row) for row in session.scalars(first)]
+                first = visible(session, Dataset).where(*private).order_by(Dataset.created_at).limit(ROWS_MAX)
+                values["datasets"] = [releases.dataset_record(row) for row in session.scalars(first)]
             case "jobs":
                 values["sweeps"] = sweeps.newest_rows(session, account_id)
                 of_account = Job.account_id == account_id

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import or_, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.api import browser, middleware, uploading
+from service.api import deps, middleware, uploading
 from service.api.deps import Running
 from service.dashboard.access import Reader, find_viewer
 from service.dashboard.forms import STATES, Filtered, read_declaration
@@ -26,7 +26,7 @@ from service.errors import InvalidInput, ObscuraError
 from service.identity.access import Scope, find, visible
 from service.ingest.formats import FORMATS
 from service.logs import get_logger
-from service.views import datasets, jobs, rows
+from service.views import ROWS_MAX, jobs, newest, releases
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 DATASETS_A_PAGE = 30
@@ -39,8 +39,8 @@ _FIELDS = TypeAdapter(dict[str, str])
 def dataset_list(request: Request, service: Running, filters: Filtered) -> HTMLResponse:
     with transaction(service.factory, read_only=True) as session:
         narrowed = filters.conditions(session, Dataset, ("q", "state", "account"))
-        found, older_than = rows.newest(session, Dataset, *narrowed, limit=DATASETS_A_PAGE, before=filters.before)
-        values = filters.template_values(session, "/datasets") | {"datasets": list(map(datasets.dataset, found))}
+        found, older_than = newest(session, Dataset, *narrowed, limit=DATASETS_A_PAGE, before=filters.before)
+        values = filters.template_values(session, "/datasets") | {"datasets": list(map(releases.dataset_record, found))}
     return page(request, "datasets.html", **values, states=STATES[Dataset], older_than=older_than)
 
 
@@ -49,7 +49,7 @@ def new_dataset(request: Request, service: Running, account: Annotated[str, Quer
     """Show the form that declares a dataset. The page's script sends the form with the images."""
     with transaction(service.factory, read_only=True) as session:
         choices = visible(session, Account, select(Account.id, Account.name, Account.unit))
-        accounts = session.execute(choices.where(~Account.closed).limit(rows.ROWS_MAX)).all()
+        accounts = session.execute(choices.where(~Account.closed).limit(ROWS_MAX)).all()
     upload_max = service.settings.upload_bytes_max
     return page(request, "dataset_new.html", account_id=account, accounts=accounts, upload_max=upload_max)
 
@@ -58,9 +58,9 @@ def new_dataset(request: Request, service: Running, account: Annotated[str, Quer
 @middleware.body_limit(None)
 def declare_and_upload(request: Request, service: Running, viewer: Reader) -> Response:
     """Declare a dataset and receive its file. Atomic. The body is one line of JSON, then the file."""
-    browser.require_same_origin(request)
+    deps.require_same_origin(request)
     caller = viewer.require(Scope.DATA)
-    browser.require_token(request.headers.get(browser.FORM_TOKEN, ""), viewer.form_token)
+    deps.require_token(request.headers.get(deps.FORM_TOKEN, ""), viewer.form_token)
     settings, announced = service.settings, uploading.content_length(request.headers)
     with uploading.take_body(request, service.uploads, caller) as body:
         fields, line_bytes, blocks = _read_fields(body.blocks())
@@ -78,7 +78,7 @@ def declare_and_upload(request: Request, service: Running, viewer: Reader) -> Re
                 name = type(error).__name__
                 get_logger(__name__).error("declaration_not_removed", dataset_id=dataset_id, error=name)
             raise
-    return JSONResponse(datasets.dataset(received).model_dump(mode="json"), status_code=201)
+    return JSONResponse(releases.dataset_record(received).model_dump(mode="json"), status_code=201)
 
 
 @router.get("/datasets/{dataset_id}")
@@ -87,7 +87,7 @@ def dataset(request: Request, service: Running, dataset_id: str) -> HTMLResponse
     with transaction(service.factory, read_only=True) as session:
         row = find(session, Dataset, dataset_id)
         values: dict[str, Any] = {
-            "dataset": datasets.dataset(row),
+            "dataset": releases.dataset_record(row),
             "account": None if row.account_id is None else find(session, Account, row.account_id),
             "jobs": jobs.page(session, service.clock(), using, limit=RECENT_JOBS, in_total=True)[0],
             "needing": deletion.jobs_needing(session, dataset_id),

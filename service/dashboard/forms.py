@@ -25,8 +25,7 @@ from service.db.job_tables import Job
 from service.db.ledger_tables import Account
 from service.errors import InvalidInput, ObscuraError
 from service.identity.access import visible
-from service.views.rows import ROWS_MAX
-from service.wording import JOB_STATES
+from service.views import ROWS_MAX
 
 Body = TypeVar("Body", bound=BaseModel)
 NAMES_SHOWN_MAX = 5  # in an error message
@@ -118,18 +117,14 @@ class Filters:
     recipe: Text = ""
     before: Annotated[str | None, Query(max_length=64, description="Id of the last row of the page before.")] = None
 
-    def address(self, path: str) -> str:
-        """Return the URL of the list with these filters."""
-        chosen = {name: value for name, value in self._texts().items() if value}
-        return f"{path}?{urlencode(chosen)}" if chosen else path
-
     def template_values(self, session: Session, path: str) -> dict[str, Any]:
-        """Return the template values that every list needs: filters, choices and position."""
+        """Return the template values that every list needs: filters, choices, position, and the filtered URL."""
+        chosen = {name: value for name, value in self._texts().items() if value}
         named = visible(session, Account, select(Account.id, Account.name))
         choices = named.order_by(Account.name).limit(ROWS_MAX)
         return {
             "filters": self._texts(),
-            "list_path": self.address(path),
+            "list_path": f"{path}?{urlencode(chosen)}" if chosen else path,
             "account_choices": [(row.id, row.name) for row in session.execute(choices)],
             "before": self.before,
         }
@@ -166,6 +161,6 @@ class Filters:
 Filtered = Annotated[Filters, Depends()]
 STATES: dict[Any, list[tuple[str, str]]] = {
     Dataset: [(state.value, state.value.capitalize()) for state in DatasetState],
-    Job: [(state.value, JOB_STATES[state]) for state in JobState],
+    Job: [(state.value, state.value.capitalize()) for state in JobState],
 }
 RECIPE_CHOICES = [(recipe.name, recipe.title) for recipe in RECIPES.values()]

@@ -1,30 +1,237 @@
-"""Pages of jobs and sweeps."""
+"""Pages that plan and start trainings, previews and sweeps; and the pages of jobs and sweeps."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Depends, Request, Response
-from fastapi.responses import HTMLResponse
+import json
+import math
+import shlex
+from itertools import zip_longest
+from typing import Annotated, Any
 
-from service import jobs
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import HTMLResponse
+from pydantic import BaseModel, Field
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from obscura.wire import grids, wording
+from obscura.wire.job_schemas import JobRequest, PreviewRequest, SweepRequest
+from obscura.wire.words import TRAIN, DatasetState, Visibility
+from privacy.errors import PrivacyError
+from privacy.plans.registry import RECIPES
+from service import errors, jobs
 from service.api.deps import Running, signed_in_by_cookie
 from service.api.events import Snapshot
 from service.api.routes.jobs import stream_events
-from service.dashboard.access import Reader, find_viewer
+from service.api.routes.orders import image_endpoint
+from service.dashboard import forms, pages
+from service.dashboard.access import Reader, Viewer, find_viewer
 from service.dashboard.charts import sweep_chart
-from service.dashboard.forms import RECIPE_CHOICES, STATES, Filtered
-from service.dashboard.pages import PageRoute, page
-from service.db.job_tables import Job
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job, Release
 from service.db.session import transaction
-from service.errors import Unauthorized
+from service.identity.access import find, visible
+from service.views import accounts, plans, releases, sweeps
 from service.views import jobs as views
-from service.views import sweeps
 
-router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
+router = APIRouter(route_class=pages.PageRoute, dependencies=[Depends(find_viewer)])
 JOBS_A_PAGE = 25
+FREE_RELEASES = 3  # offered if no budget is left
+PART_PREFILLED = 1 / 3  # of the remaining epsilon
+PART_CONFIRMED = 1 / 2  # of the remaining epsilon: a higher price needs a confirmation
+EPSILON_STEP = 0.05  # of the slider
+CHOICES_MAX = 50  # options per field
+GRIDS_SHOWN = 3  # number of form rows for options with several values
+NAME_MAX = 100
+NO_GRIDS: dict[str, list[str]] = {"vary": [], "values": []}
+FIRST_RECIPE = next(iter(RECIPES))  # in order of recommendation
+Line = Annotated[str, Field(max_length=2000)]
+
+
+class TrainingForm(BaseModel, frozen=True):
+    """The fields of the planning form, as strings.
+
+    Attributes:
+        name: of a sweep.
+        shown: the recipe whose options are shown as fields.
+        again: an earlier training to copy the options from.
+        vary: names of options with several values.
+        values: the values of each of these options.
+    """
+
+    dataset: Annotated[str, Field(max_length=64)] = ""
+    recipe: Annotated[str, Field(max_length=100)] = FIRST_RECIPE
+    epsilon: Annotated[str, Field(max_length=30)] = ""
+    evaluation: Annotated[str, Field(max_length=64)] = ""
+    options: Annotated[str, Field(max_length=8000)] = ""
+    name: Annotated[str, Field(max_length=NAME_MAX)] = ""
+    shown: Annotated[str, Field(max_length=100)] = ""
+    again: Annotated[str, Field(max_length=64)] = ""
+    vary: Annotated[list[Line], Field(max_length=CHOICES_MAX)] = []
+    values: Annotated[list[Line], Field(max_length=CHOICES_MAX)] = []
+
+    @property
+    def grids(self) -> list[str]:
+        """The grid of a sweep: `NAME=VALUE,VALUE` for each option with several values; empty for a single training."""
+        pairs = ((each.strip(), tried.strip()) for each, tried in zip_longest(self.vary, self.values, fillvalue=""))
+        return [" ".join(f"{each}={tried}".split()) for each, tried in pairs if each or tried]
+
+    def body(self, schema: type[forms.Body]) -> forms.Body:
+        """Return the API request for this form.
+
+        Raise FieldsRefused with names of the request's fields; `values-1` is the first option with several values, and
+        `grids` means all of these options.
+        """
+        fields: dict[str, Any] = {"dataset_id": self.dataset, "recipe": self.recipe, "epsilon": self.epsilon}
+        fields |= {"evaluation_dataset_id": self.evaluation, "options": forms.read_options(self.options)}
+        if schema is SweepRequest:
+            try:
+                fields["trials"] = grids.trials_of(self.grids, fields["options"])
+            except grids.GridRefused as error:
+                place = "grids" if error.position is None else f"values-{error.position + 1}"
+                raise forms.FieldsRefused({place: str(error)}) from None
+            fields["name"] = self.name.strip() or "; ".join(self.grids)[:NAME_MAX]
+        return forms.read_body(schema, {name: value for name, value in fields.items() if name in schema.model_fields})
+
+    def bodies(self) -> dict[str, dict[str, Any]]:
+        """Return the JSON bodies that the page's forms send to the API."""
+        schemas: dict[str, type[BaseModel]]
+        schemas = {"sweep": SweepRequest} if self.grids else {"job": JobRequest, "preview": PreviewRequest}
+        return {name: self.body(schema).model_dump(mode="json", exclude_none=True) for name, schema in schemas.items()}
+
+    def command(self) -> str:
+        """Return the equivalent command."""
+        words = ["obscura", "sweep" if self.grids else "train", self.dataset]
+        words += ["--recipe", self.recipe, "--epsilon", self.epsilon]
+        for line in forms.write_options(forms.read_options(self.options)).splitlines():
+            words += ["--option", line.replace(" = ", "=", 1)]
+        for line in self.grids:
+            words += ["--grid", line]
+        words += ["--name", self.name.strip()] if self.grids and self.name.strip() else []
+        words += ["--evaluate", self.evaluation] if self.evaluation else []
+        return shlex.join([*words, "--wait"])
+
+    def parts(self) -> dict[str, Any]:
+        """Return the options with fields as strings, and the lines of other options."""
+        try:
+            options = forms.read_options(self.options)
+        except errors.ObscuraError:
+            return {"given": {}, "other": self.options}
+        known = RECIPES[self.recipe].options["properties"] if self.recipe in RECIPES else {}
+        given = {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}
+        other = forms.write_options({name: value for name, value in options.items() if name not in known})
+        return {"given": {name: text for name, text in given.items() if name in known}, "other": other}
+
+
+def read_query(request: Request, service: Running, form: Annotated[TrainingForm, Query()]) -> TrainingForm:
+    """Parse the planning form, or fill it in from an earlier training."""
+    if form.again:
+        with transaction(service.factory, read_only=True) as session:
+            job = jobs.get_job(session, form.again)
+            if not jobs.KINDS[job.kind].planned:
+                raise errors.NotFound("There is no such training.")
+            return TrainingForm(
+                dataset=job.dataset_id or "",
+                recipe=job.recipe,
+                epsilon=f"{job.epsilon:g}" if job.epsilon is not None else "",
+                evaluation=(job.evaluation_dataset_id or "") if job.kind == TRAIN else "",
+                options=forms.write_options(job.options),
+            )
+    if not form.shown:
+        return form
+    if form.shown != form.recipe or form.recipe not in RECIPES:
+        return form.model_copy(update={"options": "", **NO_GRIDS})
+    options = {}
+    for name, schema in RECIPES[form.recipe].options["properties"].items():
+        if text := request.query_params.get(f"option.{name}", "").strip():
+            options[name] = text if schema.get("type") == "string" else grids.json_or_text(text)
+    lines = filter(None, (form.options, forms.write_options(options)))
+    return form.model_copy(update={"options": "\n".join(lines)})
+
+
+Chosen = Annotated[TrainingForm, Depends(read_query)]
+
+
+@router.get("/train")
+@router.get("/train/price")
+def plan_page(request: Request, service: Running, chosen: Chosen) -> HTMLResponse:
+    """Show the planning form, or only the price, for the slider's script."""
+    price_alone = request.scope["path"].endswith("/price")
+    wrong, message = dict[str, str](), ""
+    viewer: Viewer = request.state.viewer
+    if not viewer.may("train"):
+        chosen = chosen.model_copy(update=NO_GRIDS)  # planning a sweep is slow: only for viewers who may start one
+    values: dict[str, Any] = dict.fromkeys(("plan", "most", "free", "payer", "sweep", "part")) | {"public": []}
+    with transaction(service.factory, read_only=True) as session:
+        names = _names(session, chosen.dataset)
+        if names:
+            dataset = find(session, Dataset, chosen.dataset or next(iter(names)))
+            payer = accounts.read(session, str(dataset.account_id))
+            most = 0.0 if payer.balance is None else payer.balance.affordable_epsilon
+            part = PART_PREFILLED * most  # rounded down to a slider step, or to three digits if below one step
+            part = math.floor(part / EPSILON_STEP) * EPSILON_STEP if part >= EPSILON_STEP else part
+            prefilled = wording.show_epsilon(part, up=False) if most > 0 else "1"
+            chosen = chosen.model_copy(update={"dataset": dataset.id, "epsilon": chosen.epsilon or prefilled})
+            if not price_alone:  # the price is requested at every slider step
+                values["public"] = releases.evaluable_like(session, releases.dataset_record(dataset))
+            values |= {"most": most, "payer": payer}
+            if payer.balance is not None and most == 0:
+                of_account = Release.account_id == payer.id
+                values["free"], _ = releases.views(session, of_account, limit=FREE_RELEASES)
+            elif payer.balance is not None:
+                try:
+                    if chosen.grids:
+                        values["sweep"] = plans.plan_sweep(session, service.settings, chosen.body(SweepRequest))
+                    else:
+                        values["plan"] = plans.plan(session, service.settings, chosen.body(JobRequest))
+                    values |= {"command": chosen.command(), "part": values["sweep"] or values["plan"]}
+                    values["bodies"] = chosen.bodies()
+                except (errors.ObscuraError, PrivacyError) as error:
+                    wrong, message = forms.problems_of(error)
+    tried = [line.partition("=")[::2] for line in chosen.grids]
+    places = {option: f"values-{number}" for number, (option, _) in enumerate(tried, start=1)}
+    places["trials"] = places.pop(grids.EPSILON, "grids")  # for a trial, the schema validates only epsilon
+    recipe = RECIPES.get(chosen.recipe)
+    return pages.page(
+        request,
+        "_price.html" if price_alone else "train.html",
+        status_code=422 if message else 200,
+        chosen=chosen,
+        datasets=names,
+        choices_max=CHOICES_MAX,
+        recipes=RECIPES,
+        recipe=None if recipe is None else plans.describe_recipe(recipe),
+        **chosen.parts(),
+        tried=[*tried, *[("", "")] * (GRIDS_SHOWN - len(tried))],
+        in_words=wording.values_in_words,
+        wrong={places.get(name, name): fault for name, fault in wrong.items()},
+        message=message,
+        part_confirmed=PART_CONFIRMED,
+        **values,
+    )
+
+
+for _kind in jobs.KINDS.values():
+    if (_place := _kind.reading) is not None and _place.image:
+        _path = f"{_place.path.removeprefix('/v1')}/{{made_id}}/{_place.image}.png"
+        router.get(_path)(image_endpoint(_kind, _place, "made_id"))
+
+
+def _names(session: Session, chosen: str) -> dict[str, str]:
+    private = Dataset.state == DatasetState.READY, Dataset.visibility == Visibility.PRIVATE
+    ready = visible(session, Dataset, select(Dataset.id, Dataset.name)).where(*private)
+    newest = session.execute(ready.order_by(Dataset.created_at.desc()).limit(CHOICES_MAX)).all()
+    names = {row.id: row.name for row in newest}
+    if chosen and chosen not in names:
+        row = find(session, Dataset, chosen)
+        if row.visibility is not Visibility.PRIVATE:
+            raise errors.NotFound("There is no such private dataset.")
+        names = {row.id: row.name, **names}
+    return names
 
 
 @router.get("/jobs")
-def job_list(request: Request, service: Running, filters: Filtered) -> HTMLResponse:
+def job_list(request: Request, service: Running, filters: forms.Filtered) -> HTMLResponse:
     now = service.clock()
     first = filters.before is None
     with transaction(service.factory, read_only=True) as session:
@@ -32,8 +239,8 @@ def job_list(request: Request, service: Running, filters: Filtered) -> HTMLRespo
         sweep_rows = sweeps.newest_rows(session) if first and not narrowed else []
         listed, older_than = views.page(session, now, *narrowed, limit=JOBS_A_PAGE, before=filters.before)
         values = filters.template_values(session, "/jobs")
-    values |= {"states": STATES[Job], "recipe_choices": RECIPE_CHOICES}
-    return page(request, "jobs.html", **values, jobs=listed, sweeps=sweep_rows, older_than=older_than)
+    values |= {"states": forms.STATES[Job], "recipe_choices": forms.RECIPE_CHOICES}
+    return pages.page(request, "jobs.html", **values, jobs=listed, sweeps=sweep_rows, older_than=older_than)
 
 
 @router.get("/jobs/{job_id}")
@@ -43,7 +250,7 @@ def job(request: Request, service: Running, job_id: str) -> HTMLResponse:
     with transaction(service.factory, read_only=True) as session:
         view = views.view(session, job_id, service.clock())
     template = "_job.html" if request.scope["path"].endswith("/part") else "job.html"
-    return page(request, template, view=view, plan=view.plan)
+    return pages.page(request, template, view=view, plan=view.plan)
 
 
 @router.get("/jobs/{job_id}/events")
@@ -54,7 +261,7 @@ def follow_job(request: Request, service: Running, viewer: Reader, job_id: str) 
         try:
             if viewer.principal is not None and signed_in_by_cookie(service, request) is None:
                 return None
-        except Unauthorized:  # the provider no longer confirms the person, or does not respond
+        except errors.Unauthorized:  # the provider no longer confirms the person, or does not respond
             return None
         with transaction(service.factory, read_only=True) as session:
             job = jobs.get_job(session, job_id)
@@ -69,4 +276,4 @@ def sweep(request: Request, service: Running, sweep_id: str) -> HTMLResponse:
     with transaction(service.factory, read_only=True) as session:
         view = sweeps.view(session, sweep_id, service.clock())
     template = "_sweep.html" if request.scope["path"].endswith("/part") else "sweep.html"
-    return page(request, template, view=view, chart=sweep_chart(view.sweep, view.classes))
+    return pages.page(request, template, view=view, chart=sweep_chart(view.sweep, view.classes))

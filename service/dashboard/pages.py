@@ -1,4 +1,4 @@
-"""Rendering: templates, response headers, and errors as pages."""
+"""Render pages from templates, with their headers and errors, and serve the documentation site."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
+from fastapi.staticfiles import StaticFiles
 from jinja2.filters import do_mark_safe
 from starlette.exceptions import HTTPException
 
@@ -40,13 +41,12 @@ CONTENT_POLICY = (
 REFERENCE_POLICY = CONTENT_POLICY.replace("img-src 'self'", "img-src 'self' data:")
 # With "no-referrer", browsers would send forms with "Origin: null", so the origin could not be checked.
 HEADERS = SECURITY_HEADERS | {"Content-Security-Policy": CONTENT_POLICY, "Referrer-Policy": "same-origin"}
+SITE = _HERE.parent / "site"
+HASHES_FILE = "script-hashes.txt"  # of the inline scripts, written by the build
 
 
 class SignInNeeded(Unauthorized):
     """The viewer is not signed in; redirect to the sign-in form."""
-
-    def __init__(self) -> None:
-        super().__init__("Sign in to see this page.")
 
 
 class AccountInDoubt(LedgerCorruption):
@@ -123,15 +123,6 @@ def _error_page(request: Request, error: Exception) -> Response:
     return response
 
 
-@cache
-def asset_version() -> str:
-    """Return a hash of the static files. It is part of their URLs, so that browsers can cache them forever."""
-    digest = hashlib.sha256()
-    for path in sorted((_HERE / "static").iterdir()):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
-
-
 @lru_cache(maxsize=4096)
 def time_element(at: datetime) -> str:
     return do_mark_safe(f'<time datetime="{at.isoformat(timespec="minutes")}">{show_time(at)}</time>')
@@ -140,9 +131,10 @@ def time_element(at: datetime) -> str:
 @cache
 def _templates() -> jinja2.Environment:
     environment = wording.open_templates(_HERE / "templates", kinds=Path(kinds.__file__).parent)
+    static_files = b"".join(path.read_bytes() for path in sorted((_HERE / "static").iterdir()))
     environment.globals |= {
         "adjacencies": ADJACENCIES,
-        "asset_version": asset_version,
+        "asset_version": hashlib.sha256(static_files).hexdigest()[:12],  # in URLs, so that browsers cache them forever
         "early_words": EARLY_ENDS,
         "fragment": lambda kind: environment.select_template([f"kinds/{kind}.html", "_kind.html"]),
         "minutes_between": minutes_between,
@@ -154,3 +146,28 @@ def _templates() -> jinja2.Environment:
     }
     environment.filters["seconds"] = lambda seconds: show_duration(timedelta(seconds=seconds))
     return environment
+
+
+class Documentation(StaticFiles):
+    """The documentation site at `/docs`, built by `make docs`. It is public, and loads nothing from other sites.
+
+    Returns 404 for every path if the site was not built.
+    """
+
+    def __init__(self, site: Path = SITE) -> None:
+        super().__init__(directory=site, html=True, check_dir=False)
+        hashes = site / HASHES_FILE
+        scripts = hashes.read_text("ascii").split() if hashes.is_file() else []
+        allowed = " ".join(["script-src 'self'", *(f"'{each}'" for each in scripts)])
+        policy = CONTENT_POLICY.replace("script-src 'self'", allowed)
+        policy = f"{policy}; font-src 'self'; worker-src 'self'"
+        # Browsers cache the public pages, and revalidate them by ETag.
+        self._headers = HEADERS | {"Content-Security-Policy": policy, "Cache-Control": "no-cache"}
+
+    async def check_config(self) -> None:
+        """Accept a missing folder: then every page is missing."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        response = super().file_response(*args, **kwargs)
+        response.headers.update(self._headers)
+        return response

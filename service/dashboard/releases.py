@@ -21,8 +21,8 @@ from service.db.session import transaction
 from service.errors import InvalidInput, NotFound
 from service.identity import projects
 from service.storage.interface import key_of
-from service.views import datasets, sweeps
 from service.views import releases as views
+from service.views import sweeps
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 RELEASES_A_PAGE = 30
@@ -60,7 +60,7 @@ def release(request: Request, service: Running, release_id: str) -> HTMLResponse
     with transaction(service.factory, read_only=True) as session:
         view = views.view(session, release_id)
         samples, evaluations = views.samples(session, release_id), views.evaluations(session, release_id)
-        public = datasets.evaluable_like(session, view.dataset)
+        public = views.evaluable_like(session, view.dataset)
         shares = views.shares(session, jobs.shares(session, release_id))
         project = projects.names(session, [view.release.project_id])[view.release.project_id]
     present = set()

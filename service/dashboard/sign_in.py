@@ -19,10 +19,9 @@ from sqlalchemy.orm import Session
 from swagger_ui_bundle import swagger_ui_path
 
 from obscura.wire.ids import digest_token
-from service.api.browser import cookie_name, is_secure
-from service.api.deps import Running, Service, identify
+from service.api.deps import Running, Service, cookie_name, identify, is_secure
+from service.api.limits import client_address
 from service.api.problems import STATUSES, TooManyWrongKeys
-from service.api.rates import client_address
 from service.dashboard.access import Acting, Form, Member, read_form
 from service.dashboard.pages import REFERENCE_POLICY, PageRoute, page
 from service.db.access_tables import ApiKey, Person

@@ -1,5 +1,51 @@
-"""Build the records that the API and the pages show, from database rows.
+"""The records that the API and the pages show, built from database rows.
 
-Functions take a session in any transaction and write nothing. They never load a job's secret. They compare amounts of a
-budget with the log before showing them.
+Each module has the records of some nouns, and `newest` loads their rows in pages. Amounts of a budget are compared with
+the log before they are shown. Nothing here writes, commits, or loads a job's secret.
 """
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, select, tuple_
+from sqlalchemy.orm import Session, joinedload
+from sqlalchemy.orm.interfaces import ORMOption
+
+from service.db.job_tables import Job
+from service.errors import NotFound
+from service.identity.access import visible
+
+ROWS_MAX = 200
+
+
+def with_job(made: Any) -> ORMOption:
+    """Return the option that loads the job of a result in the same query, without the job's secret."""
+    return joinedload(made.job).defer(Job.secret, raiseload=True)
+
+
+def newest(
+    session: Session,
+    table: Any,
+    *conditions: ColumnElement[bool],
+    limit: int,
+    before: str | None,
+    columns: Select[*tuple[Any, ...]] | None = None,
+    moment: str = "created_at",
+) -> tuple[Sequence[Any], str | None]:
+    """Return a page of visible rows before an id, newest first by `moment`; and the last id, if there are more rows.
+
+    `columns` is a query for whole rows, or for columns including `id`; None for whole rows.
+    """
+    at = getattr(table, moment)
+    query = (visible(session, table) if columns is None else visible(session, table, columns)).where(*conditions)
+    if before is not None:
+        place = session.execute(visible(session, table, select(at, table.id)).where(table.id == before)).first()
+        if place is None:
+            raise NotFound(f"There is no such {table.__name__.lower()}.")
+        query = query.where(tuple_(at, table.id) < tuple_(*place))
+    # Query one row more than the page, to detect another page.
+    found = session.execute(query.order_by(at.desc(), table.id.desc()).limit(limit + 1))
+    rows: Sequence[Any] = found.scalars().all() if len(found.keys()) == 1 else found.all()
+    return rows[:limit], rows[limit - 1].id if len(rows) > limit else None

@@ -21,7 +21,7 @@ from service.db.ledger_tables import Account, Hold
 from service.errors import LedgerCorruption, NotFound
 from service.identity.access import require_visible, visible
 from service.logs import get_logger
-from service.views.rows import ROWS_MAX
+from service.views import ROWS_MAX
 
 ENTRIES_A_PAGE = 40
 CHART_POINTS_MAX = 120  # for 640 pixels

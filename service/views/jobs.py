@@ -22,8 +22,8 @@ from service.identity.access import visible
 from service.jobs import KINDS, charged_before_useful, get_job, made_by
 from service.jobs.kind import failure_of
 from service.jobs.lifecycle import SILENT_MINUTES, blocked
+from service.views import newest
 from service.views.accounts import Payer, Payments
-from service.views.rows import newest
 
 UNFINISHED_MAX = 100  # shown on a page
 AnyJob = Job | Row[Any]

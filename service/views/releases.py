@@ -1,4 +1,4 @@
-"""Releases, their evaluations, samples and shares."""
+"""Datasets; releases with their evaluations, samples and shares."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, joinedload
 
 from obscura.wire.release_schemas import EvaluationRecord, ReleaseRecord, SampleRecord, ShareRecord
 from obscura.wire.schemas import DatasetRecord, record_of
-from obscura.wire.words import ReleaseKind
+from obscura.wire.words import DatasetState, ReleaseKind, Visibility
 from service import ledger
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Release, Sample, Share
@@ -20,10 +20,9 @@ from service.errors import NotFound
 from service.identity import projects
 from service.identity.access import is_own, projects_of, visible
 from service.jobs.kinds import evaluate, sample
+from service.views import ROWS_MAX, newest, with_job
 from service.views.accounts import Payer
-from service.views.datasets import dataset
 from service.views.jobs import payments_of
-from service.views.rows import ROWS_MAX, newest, with_job
 
 EVALUATIONS_SHOWN = 20
 
@@ -36,6 +35,30 @@ _OF_CARD = ("epsilon", "delta", "unit", "recipe")
 _ACCURACIES = ("accuracy", "balanced_accuracy", "accuracy_by_class")
 RELEASES = select(*[getattr(Release, name) for name in _COLUMNS])
 _ON_PAGES = RELEASES.add_columns(Dataset.name.label("dataset_name")).join(Release.dataset)
+
+
+def dataset_record(row: Dataset) -> DatasetRecord:
+    """Return the record of a dataset. Omits size and digest of private content, because they depend on private data."""
+    public = row.visibility is Visibility.PUBLIC
+    return record_of(
+        DatasetRecord,
+        row,
+        content_sha256=row.content_sha256 if public else None,
+        content_bytes=row.content_bytes if public else None,
+    )
+
+
+def evaluable_like(session: Session, like: DatasetRecord) -> list[DatasetRecord]:
+    """Return the public datasets on which a release can be evaluated, newest first."""
+    query = visible(session, Dataset).where(
+        Dataset.visibility == Visibility.PUBLIC,
+        Dataset.state == DatasetState.READY,
+        Dataset.height == like.height,
+        Dataset.width == like.width,
+        Dataset.channels == like.channels,
+    )
+    found = session.scalars(query.order_by(Dataset.created_at.desc()).limit(ROWS_MAX)).all()
+    return [dataset_record(row) for row in found if row.classes == like.classes]
 
 
 def records(session: Session, rows: Sequence[Release | Row[Any]]) -> list[ReleaseRecord]:
@@ -109,7 +132,7 @@ def view(session: Session, release_id: str) -> WholeRelease:
         dataset_name=row.dataset.name if own else None,
         payer=None if paid is None else paid.payer(row.account_id),
         hold=None if paid is None else paid.holds.get(str(row.job.hold_id)),
-        dataset=dataset(row.dataset),
+        dataset=dataset_record(row.dataset),
         recipe=row.job.recipe,
         options={**row.job.plan.get("config", {}), **row.job.options} if own else {},
     )

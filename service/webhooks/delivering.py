@@ -24,7 +24,7 @@ from service.dependencies import calling
 from service.errors import Conflict
 from service.identity.access import Principal, find
 from service.logs import get_logger
-from service.notices import body_of, is_of_somebody_gone
+from service.notices import body_of, has_no_valid_creator
 from service.webhooks.sending import Answer, Outgoing, Sender, read_url
 
 WEBHOOKS_MAX = 20  # per project
@@ -71,7 +71,7 @@ def remove(session: Session, webhook_id: str) -> None:
 def states_of(session: Session, webhooks: Sequence[Webhook], now: datetime) -> dict[str, str]:
     """Return the state of each webhook by its id: active, failing or revoked."""
     ids = [webhook.id for webhook in webhooks]
-    gone = set(session.scalars(select(Webhook.id).where(Webhook.id.in_(ids), is_of_somebody_gone(now))))
+    gone = set(session.scalars(select(Webhook.id).where(Webhook.id.in_(ids), has_no_valid_creator(now))))
     return {
         webhook.id: "revoked" if webhook.id in gone else "active" if webhook.failing_since is None else "failing"
         for webhook in webhooks
@@ -105,7 +105,7 @@ def deliver(factory: SessionFactory, sender: Sender, clock: Callable[[], datetim
             return 0
     with transaction(factory) as session:
         waiting = set(session.scalars(due.distinct().limit(WEBHOOKS_A_ROUND_MAX)))
-        ours = Webhook.id.in_(waiting), not_(is_of_somebody_gone(now))
+        ours = Webhook.id.in_(waiting), not_(has_no_valid_creator(now))
         live = session.scalars(select(Webhook).where(*ours)).all()
         gone = waiting - {webhook.id for webhook in live}
         session.execute(update(Delivery).where(Delivery.webhook_id.in_(gone)).values(next_at=None))

@@ -32,7 +32,7 @@ NOT_RUN = {
     "obscura up": "the test itself runs it, on a free port",
     "curl -s $URL/v1/previews": "trains classifiers for minutes; tests/workers/train/test_previewing.py runs it",
     'curl -sN $URL/v1/jobs/job_.../events -H "$AUTH"    # until its job has ended': "of the preview",
-    "obscura webhooks test": "asks a server elsewhere; tests/service/api/routes/test_webhooks.py runs it",
+    "obscura webhooks test": "asks a server elsewhere; tests/service/api/routes/test_admins.py runs it",
     "obscura evaluate": "trains classifiers, which takes minutes; tests/service/cli/test_commands.py runs it small",
     "obscura plan images --recipe moments --epsilon 1 --preview": "trains classifiers for minutes; "
     "tests/workers/train/test_previewing.py runs it",

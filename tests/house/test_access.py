@@ -95,7 +95,7 @@ def test_only_the_listed_modules_read_owned_tables_without_a_filter() -> None:
 
 def test_planted_queries_are_found() -> None:
     planted = {
-        "views/datasets.py": "session.scalars(select(Dataset)).all()",
+        "views/releases.py": "session.scalars(select(Dataset)).all()",
         "views/jobs.py": "session.execute(ON_PAGES).all()",
         "api/routes/jobs.py": "session.execute(views.JOBS).all()",
         "reports.py": "session.get(Release, 'rel_x')",

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from privacy.plans.registry import RECIPES
 from service.api.problems import STATUSES
 from service.audit.findings import FindingCode
-from service.dashboard.documentation import Documentation
+from service.dashboard.pages import Documentation
 from service.main import create_app
 from service.settings import Settings
 from tests.commands import command_of

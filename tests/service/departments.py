@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from obscura.wire.ids import introduce
 from service import dashboard
-from service.api.browser import COOKIE
+from service.api.deps import COOKIE
 from service.api.routes import routers
 from service.db.access_tables import Person
 from service.db.project_tables import DEFAULT_PROJECT

@@ -7,7 +7,7 @@ from obscura.wire import budgets as units
 from obscura.wire import words
 from obscura.wire.wording import ADJACENCIES, EARLY_ENDS, odds_sentence
 from service import wording
-from service.cards import class_label, folder_names, guarantee, one_line, write_card
+from service.cards import folder_names, guarantee, one_line, write_card
 from service.db.job_tables import FailureCode
 from service.identity.decisions import EXPIRED
 
@@ -15,7 +15,7 @@ CARD = {"epsilon": 0.5, "delta": 1e-6, "unit": "subject", "adjacency": "add_remo
 
 
 def test_the_header_is_yaml_whatever_the_names_are():
-    front = {"pretty_name": "a: b # c\u2028\U0001f600 'quoted' \"twice\"", "feature": class_label(["no", "1", "---"])}
+    front = {"pretty_name": "a: b # c\u2028\U0001f600 'quoted' \"twice\"", "feature": {"0": "no", "1": "---"}}
     card = write_card(front, "a\n# b", ["text"])
     header, body = card.removeprefix("---\n").split("\n---\n", 1)
     assert yaml.safe_load(header) == front
@@ -56,7 +56,6 @@ def test_folders_are_harmless_distinct_and_in_label_order():
 @pytest.mark.parametrize(
     ("table", "kinds"),
     [
-        (wording.JOB_STATES, words.JobState),
         (wording.ENTRIES, words.EntryKind),
         (wording.HOLDS, words.HoldState),
         (wording.ADMISSIONS, words.Admission),

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import anyio
 import pytest
 
-from service.api.browser import COOKIE
+from service.api.deps import COOKIE
 from service.db.base import Base
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release

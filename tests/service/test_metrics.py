@@ -53,7 +53,7 @@ def metrics(book: LedgerBook, clock: SimpleNamespace) -> Metrics:
 
 def told(metrics: Metrics) -> dict[str, float]:
     """The lines that hold a number, by what stands before it."""
-    lines = [line for line in metrics.tell().decode().splitlines() if not line.startswith("#")]
+    lines = [line for line in metrics.render().decode().splitlines() if not line.startswith("#")]
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from pydantic import BaseModel
 from sqlalchemy import text
@@ -65,12 +65,11 @@ def test_no_entry_that_is_dated_exactly_stands_behind_one_of_a_training(factory,
     """Not of any kind: an exact time behind a charge would tell when that was made at the latest."""
     account_id = open_account(factory)
     moments = (datetime(2030, 1, 2, 5, 0, 0, 1, tzinfo=UTC) + n * timedelta(minutes=7, seconds=31) for n in range(99))
+    nine: dict[str, Any] = {"account_id": account_id, "amount_nano": 9}
     with transaction(factory) as session:
         asking, deciding = (make_key(session, name=name, scopes=["admin"], now=ASKED)[0].id for name in "ab")
         for reason in ("a", "b"):
-            held = hold_at_present_rate(
-                session, account_id=account_id, job_id=new_id("job"), amount_nano=9, now=next(moments)
-            )
+            held = hold_at_present_rate(session, **nine, job_id=new_id("job"), now=next(moments))
             this = {"hold_id": held.id, "attempt": 1}
             ledger.fence(session, **this, now=next(moments))
             ledger.arm(session, **this, now=next(moments))
@@ -83,9 +82,7 @@ def test_no_entry_that_is_dated_exactly_stands_behind_one_of_a_training(factory,
             session, account_id=account_id, epsilon=8, reason="more", requested_with=asking, now=next(moments)
         )
         approve_raise(session, asked.id, deciding, next(moments))
-        returned = hold_at_present_rate(
-            session, account_id=account_id, job_id=new_id("job"), amount_nano=9, now=next(moments)
-        )
+        returned = hold_at_present_rate(session, **nine, job_id=new_id("job"), now=next(moments))
         ledger.return_hold(session, hold_id=returned.id, reason="c", now=next(moments))
         account = ledger.lock_account(session, account_id)
         ledger.limits.record_missing(session, account, amount_nano=1, details={}, now=next(moments))
@@ -213,7 +210,7 @@ def test_seconds_of_stored_times_change_nothing_that_leaves(sqlite_url: str, tmp
                     if columns and table.name not in HASHED:
                         moved = ", ".join(f"{name} = substr({name}, 1, 17) || '{seconds}'" for name in columns)
                         session.execute(text(f"UPDATE {table.name} SET {moved}"))
-            answers = {"the metrics": Metrics(factory, clock=lambda: now, version="1").tell().decode()}
+            answers = {"the metrics": Metrics(factory, clock=lambda: now, version="1").render().decode()}
             for path, parameters in reading_routes().items():
                 for job_id in [ids["job_id"], *running[:2]] if "{job_id}" in path else [ids["job_id"]]:
                     place = address(path, ids | {"job_id": job_id})

@@ -25,7 +25,7 @@ from PIL import Image
 from models.released import ReleasedGenerator
 from obscura.wire.formats import CARD_FILE, PACKINGS
 from obscura.wire.words import SampleFormat
-from service.cards import TAGS, class_label, folder_names, guarantee, one_line, write_card
+from service.cards import TAGS, folder_names, guarantee, one_line, write_card
 from workers.recipes.interface import Progress
 from workers.train.archives import Archive, side_file, tar_archive, zip_archive
 from workers.train.drawing import SampleRequest, draw
@@ -179,7 +179,8 @@ def dataset_card(request: SampleRequest, file: SampleFile) -> str:
         "size_categories": [next(name for limit, name in _SIZES if request.count < limit)],
     }
     if file.format is SampleFormat.PARQUET:
-        columns = {"image": "image", "label": class_label(request.names)}
+        names = {str(label): name for label, name in enumerate(request.names)}
+        columns = {"image": "image", "label": {"class_label": {"names": names}}}
         front["configs"] = [{"config_name": "default", "data_files": [{"split": "train", "path": "data/train-*"}]}]
         front["dataset_info"] = {
             "features": [{"name": name, "dtype": kind} for name, kind in columns.items()],

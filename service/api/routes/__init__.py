@@ -1,4 +1,8 @@
-"""Routes by resource. `routers()` returns all of them."""
+"""The routes of the API, one module for each resource.
+
+`routers()` returns all of them, in the order of the documentation. Routes contain no rules of the domain: they parse a
+request, call one function in a transaction, and return its record.
+"""
 
 from __future__ import annotations
 

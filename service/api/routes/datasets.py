@@ -20,7 +20,7 @@ from service.db.dataset_tables import Dataset
 from service.db.session import transaction
 from service.identity.access import find
 from service.ingest.formats import titles
-from service.views import datasets as views
+from service.views.releases import dataset_record
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=ApiRoute)
 DatasetId = Annotated[Identifier, Path(description="The labelled images.")]
@@ -40,7 +40,7 @@ def declare_dataset(service: Running, response: Response, body: DatasetRequest) 
     """Declare a dataset. The declaration is public: it appears in plans, privacy cards and reports."""
     with transaction(service.factory) as session:
         dataset = states.declare(session, service.settings, body, now=service.clock())
-        record = views.dataset(dataset)
+        record = dataset_record(dataset)
     response.headers["Location"] = f"/v1/datasets/{record.id}"
     return record
 
@@ -65,7 +65,7 @@ def put_content(
     context = DatasetContext(service.settings, service.factory, service.clock)
     with take_body(request, service.uploads, caller) as body:
         sent = Sent(body.blocks(), format, content_length(request.headers), subjects_key_check)
-        return views.dataset(receiving.receive(context, dataset_id, sent, by=caller.id))
+        return dataset_record(receiving.receive(context, dataset_id, sent, by=caller.id))
 
 
 @router.get("", dependencies=[READ], summary="List datasets")
@@ -77,7 +77,7 @@ def list_datasets(
 ) -> Page[DatasetRecord]:
     """List datasets, newest first, optionally of one account or state."""
     return newest_page(
-        service, page, Dataset, lambda _, rows: list(map(views.dataset, rows)), account_id=account_id, state=state
+        service, page, Dataset, lambda _, rows: list(map(dataset_record, rows)), account_id=account_id, state=state
     )
 
 
@@ -85,7 +85,7 @@ def list_datasets(
 def read_dataset(service: Running, dataset_id: DatasetId) -> DatasetRecord:
     """Return a dataset's declaration and state."""
     with transaction(service.factory, read_only=True) as session:
-        return views.dataset(find(session, Dataset, dataset_id))
+        return dataset_record(find(session, Dataset, dataset_id))
 
 
 @router.delete("/{dataset_id}", dependencies=[DATA], summary="Delete a dataset's images forever")
@@ -103,4 +103,4 @@ def delete_dataset(
     dataset = deletion.delete(
         service.settings, service.factory, dataset_id, cancel_jobs=cancel_jobs, now=service.clock()
     )
-    return views.dataset(dataset)
+    return dataset_record(dataset)

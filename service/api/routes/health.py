@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import anyio
 from anyio.to_thread import run_sync
@@ -76,7 +76,7 @@ metrics_router = APIRouter()
 @metrics_router.get("/metrics", dependencies=[METRICS], include_in_schema=False)
 def read_metrics(service: Running) -> Response:
     """Return the metrics, at most one minute old, in the text format of Prometheus."""
-    return Response(service.metrics.tell(), media_type=CONTENT_TYPE_LATEST)
+    return Response(service.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
 
 class StopFacts(ApiRecord):
@@ -139,13 +139,11 @@ def read_ledger_state(service: Running) -> LedgerRecord:
 
 
 audit_router = APIRouter(prefix="/v1/audit-events", tags=["audit"], route_class=ApiRoute)
+JSON_LINES = "application/jsonl"
+_CONTENT: dict[int | str, dict[str, Any]] = {200: {"content": {JSON_LINES: {"schema": {"type": "string"}}}}}
 
 
-class Lines(Response):
-    media_type = "application/jsonl"
-
-
-@audit_router.get("", dependencies=[AUDIT], response_class=Lines, summary="Read the audit log")
+@audit_router.get("", dependencies=[AUDIT], response_class=Response, responses=_CONTENT, summary="Read the audit log")
 def list_audit_events(
     service: Running,
     limit: Annotated[int, Query(ge=1, le=LINES_MAX, description="Lines of the answer, at most.")] = LINES_MAX,
@@ -159,4 +157,5 @@ def list_audit_events(
     """
     with transaction(service.factory, read_only=True) as session:
         records = views.events(session, after=after, limit=limit)
-    return Lines("".join(f"{record.model_dump_json()}\n" for record in records))
+    lines = "".join(f"{record.model_dump_json()}\n" for record in records)
+    return Response(lines, media_type=JSON_LINES, headers={"Cache-Control": "no-store"})

@@ -24,7 +24,7 @@ from service.failpoints import failpoint
 from service.identity.access import find
 from service.jobs.kind import Kind, Order, Reading
 from service.views import jobs as views
-from service.views import plans, rows
+from service.views import plans, with_job
 
 
 @contextmanager
@@ -136,5 +136,5 @@ def _add_reading(router: APIRouter, kind: Kind, place: Reading) -> None:
 
 def _find(session: Session, kind: Kind, made_id: str, *options: ORMOption) -> tuple[Any, Job]:
     assert kind.makes is not None
-    made: Any = find(session, kind.makes, made_id, options=[rows.with_job(kind.makes), *options])
+    made: Any = find(session, kind.makes, made_id, options=[with_job(kind.makes), *options])
     return made, made.job

@@ -13,7 +13,7 @@ from obscura.wire import formats, words
 from obscura.wire.admin_schemas import DecisionRecord
 from obscura.wire.release_schemas import EvaluationRecord, ReleaseRecord, ShareRecord, ShareRequest
 from obscura.wire.schemas import Identifier, Page
-from service import errors, jobs, reports, weights
+from service import cards, errors, jobs, reports
 from service.api import answers, problems
 from service.api.deps import ADMIN, READ, VIEW, Admin, OfAccount, Paging, ReleaseId, Running, Service
 from service.api.routes.admins import request_decision
@@ -24,7 +24,7 @@ from service.identity.access import find, visible
 from service.jobs.kinds import evaluate
 from service.storage import files, interface
 from service.views import releases as views
-from service.views import rows
+from service.views import with_job
 
 router = APIRouter(prefix="/v1/releases", tags=["releases"], route_class=answers.ApiRoute)
 FileName = Annotated[str, Path(max_length=64, description="Name of the file.")]
@@ -78,15 +78,18 @@ def read_report_page(service: Running, release_id: ReleaseId) -> Response:
     """Return the report as one HTML page, including evaluations made after publication. For a shared release, it omits
     facts about the account.
     """
-    response = _send_report(service, release_id, reports.PAGE, "text/html; charset=utf-8")
-    response.headers["Content-Security-Policy"] = REPORT_POLICY
-    return response
+    _require_generator(service, release_id, reports.PAGE)
+    report = reports.read_report(service.storage, service.factory, release_id, reports.PAGE)
+    headers = {"Content-Security-Policy": REPORT_POLICY}
+    return Response(report, media_type="text/html; charset=utf-8", headers=headers)
 
 
 @router.get("/{release_id}/report.json", **_file("application/json"))
 def read_report_data(service: Running, release_id: ReleaseId) -> Response:
     """Return the report as JSON. For a shared release, it omits facts about the account."""
-    return _send_report(service, release_id, reports.DATA, "application/json")
+    _require_generator(service, release_id, reports.DATA)
+    report = reports.read_report(service.storage, service.factory, release_id, reports.DATA)
+    return Response(report, media_type="application/json")
 
 
 @router.get("/{release_id}/grid.png", **_file("image/png"))
@@ -101,7 +104,7 @@ def read_file(service: Running, request: Request, release_id: ReleaseId, name: F
     and `load_generator.py`, which generates images and needs only torch; or `histogram.json`; or the privacy card.
     """
     if name in formats.MADE:
-        made = weights.read_made(service.storage, service.factory, release_id, name)
+        made = cards.read_made(service.storage, service.factory, release_id, name)
         return Response(made, media_type="text/plain; charset=utf-8")
     if name not in formats.DOWNLOADS:
         known = ", ".join((*formats.DOWNLOADS, *formats.MADE))
@@ -119,15 +122,9 @@ def list_evaluations(service: Running, release_id: ReleaseId, page: Paging) -> P
         Evaluation,
         lambda _, found: [evaluate.show(row, row.job) for row in found],
         of=(Release, release_id),
-        columns=select(Evaluation).options(rows.with_job(Evaluation)),
+        columns=select(Evaluation).options(with_job(Evaluation)),
         release_id=release_id,
     )
-
-
-def _send_report(service: Service, release_id: str, name: str, media_type: str) -> Response:
-    _require_generator(service, release_id, name)
-    report = reports.read_report(service.storage, service.factory, release_id, name)
-    return Response(report, media_type=media_type)
 
 
 def _require_generator(service: Service, release_id: str, name: str) -> Release:
@@ -171,7 +168,7 @@ _CONTENT: dict[int | str, dict[str, Any]] = {
 def read_content(service: Running, request: Request, sample_id: SampleId) -> Response:
     """Download the images, or a byte range. The ETag is the content's SHA-256."""
     with transaction(service.factory, read_only=True) as session:
-        sample = find(session, Sample, sample_id, options=[rows.with_job(Sample)])
+        sample = find(session, Sample, sample_id, options=[with_job(Sample)])
         job = sample.job
     if job.state in words.UNFINISHED:
         raise problems.Pending(f"Sample {sample_id} is {job.state.value}. Retry soon, or follow job {job.id}.")

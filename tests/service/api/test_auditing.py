@@ -7,26 +7,27 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from obscura.wire.words import Outcome
 from service.api.auditing import UNLOGGED
 from service.dashboard.admin import SHOWN_MAX
 from service.db.audit_tables import AuditEvent
 from service.db.project_tables import DEFAULT_PROJECT
-from service.db.session import SessionFactory, transaction
 from service.identity.access import Principal, Scope
 from service.identity.recording import Act, append, event_of
 from service.main import utc_now
 from service.settings import Settings
 from tests.service.departments import NOBODYS, Department, all_routes, ask, departments
 from tests.service.reading_routes import TestClient
+from tests.service.steps import WithDatabase
 
 ACTS = set(Act)
 SHOWS_NOTHING = {"/v1/health/live", "/v1/health/ready", "/static/{name}", "/reference"}
 SECRET = "sekretsekret"
 
 
-class Installation:
+class Installation(WithDatabase):
     """A service that answers only what it can log: `ids` are of the analyst's project, and `missing` of nothing."""
 
     def __init__(self, settings: Settings, department: Department) -> None:
@@ -40,16 +41,13 @@ class Installation:
         self.projects = {"admin": None, "nobody": None, "analyst": DEFAULT_PROJECT, "auditor": other, "owner": other}
         self.clients["nobody"] = TestClient(admin.app, follow_redirects=False, base_url=str(admin.base_url))
         self.key_ids["nobody"] = None
-        self.factory: SessionFactory = admin.app.state.service.factory
+        self.factory = admin.app.state.service.factory
 
     def events(self, after: int = 0) -> list[AuditEvent]:
-        with transaction(self.factory, read_only=True) as session:
-            query = select(AuditEvent).where(AuditEvent.sequence > after).order_by(AuditEvent.sequence)
-            return list(session.scalars(query))
+        return sorted(self.rows(AuditEvent, AuditEvent.sequence > after), key=lambda event: event.sequence)
 
     def newest(self) -> int:
-        with transaction(self.factory, read_only=True) as session:
-            return session.scalar(select(func.max(AuditEvent.sequence))) or 0
+        return self.read(Session.scalar, select(func.max(AuditEvent.sequence))) or 0
 
 
 @pytest.fixture(scope="module")
@@ -168,8 +166,7 @@ def test_auditors_and_owners_read_their_project_and_admins_everything(installati
     own = installation.projects["auditor"]
     auditor = Principal(str(installation.key_ids["auditor"]), frozenset({Scope.AUDIT}), project_id=own)
     event = event_of(auditor, "GET /v1/jobs", None, Outcome.ALLOWED, at=utc_now())
-    with transaction(installation.factory) as session:
-        append(session, [event] * (SHOWN_MAX + 10))
+    installation.do(append, [event] * (SHOWN_MAX + 10))
     for who in ("auditor", "owner"):
         assert {line["project_id"] for line in read(who)} == {own}
     assert {line["project_id"] for line in read("admin")} == {None, DEFAULT_PROJECT, own}

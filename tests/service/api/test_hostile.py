@@ -277,14 +277,8 @@ def fuzz(url: str, factory: SessionFactory, scope: str | None, folder: Path) -> 
     """Send the requests of one caller; return Schemathesis' counts of test cases and its output."""
     report, phases = folder / "report.json", "examples,coverage,fuzzing,stateful" if EXAMPLES else "fuzzing"
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"{url}/v1/openapi.json", "--no-color"]
-    command += [
-        "--checks",
-        "not_a_server_error,status_code_conformance",
-        "--phases",
-        phases,
-        "--max-examples",
-        str(EXAMPLES or 3),
-    ]
+    command += ["--checks", "not_a_server_error,status_code_conformance", "--phases", phases]
+    command += ["--max-examples", str(EXAMPLES or 3)]
     command += ["--seed", str(SEED), "--continue-on-failure", "--no-shrink", "--suppress-health-check", "all"]
     command += ["--request-timeout", "60", "--report", "json", "--report-json-path", str(report)]
     root = str(Path(__file__).parents[3])

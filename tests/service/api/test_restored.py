@@ -4,20 +4,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 
+from sqlalchemy.orm import Session
+
 from service.datasets import states, vault
 from service.db.ledger_tables import EVERYWHERE, ArmingStop
-from service.db.session import transaction
 from tests.service.api.conftest import SMALL, Served, npz, problem
 
 
 @contextmanager
 def stopped(served: Served, code: str, now: datetime) -> Iterator[None]:
     """Stop everything because of a finding, until the end of a block."""
-    with transaction(served.factory) as session:
-        session.add(ArmingStop(scope=EVERYWHERE, code=code, found_at=now))
+    served.do(Session.add, ArmingStop(scope=EVERYWHERE, code=code, found_at=now))
     yield
-    with transaction(served.factory) as session:
-        session.delete(session.get_one(ArmingStop, EVERYWHERE))
+    served.do(lambda session: session.delete(session.get_one(ArmingStop, EVERYWHERE)))
 
 
 def test_a_training_is_refused_with_the_reason_while_trainings_are_stopped(served, dataset, now):

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from service.api.slots import NoSlot, Slots
+from service.api.limits import NoSlot, Slots
 from service.api.uploading import DRAINED_BYTES_MAX, UploadLimits
 from service.identity import auth
 from service.main import utc_now

@@ -15,6 +15,7 @@ import pytest
 from fastapi import FastAPI
 from PIL import Image
 from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import BalanceFacts
 from privacy.accounting.events import GaussianEvent
@@ -136,12 +137,10 @@ class Site(WithDatabase):
         return sample_id
 
     def row(self, table: type[Any], row_id: str) -> Any:
-        with transaction(self.factory, read_only=True) as session:
-            return session.get_one(table, row_id)
+        return self.read(Session.get_one, table, row_id)
 
     def balance(self, account_id: str) -> BalanceFacts:
-        with transaction(self.factory, read_only=True) as session:
-            return ledger.balance_of(ledger.get_account(session, account_id))
+        return self.read(lambda session: ledger.balance_of(ledger.get_account(session, account_id)))
 
     def job(self, job_id: str) -> Job:
         return self.row(Job, job_id)
@@ -150,8 +149,7 @@ class Site(WithDatabase):
         return self.row(Hold, self.job(job_id).hold_id)
 
     def execute(self, statement: str, **values: object) -> None:
-        with transaction(self.factory) as session:
-            session.execute(text(statement), values)
+        self.do(Session.execute, text(statement), values)
 
 
 @dataclass

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import func, select
 
-from service.api.browser import COOKIE
+from service.api.deps import COOKIE
 from service.dashboard.sign_in import LINK_SECONDS, SignInLinks
 from service.db.access_tables import ApiKey, SignIn
 from service.db.project_tables import DEFAULT_PROJECT

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
+from sqlalchemy.orm import Session
 
 from obscura.wire import wording
 from obscura.wire.words import EarlyEnd, HoldState, JobState
@@ -15,7 +16,6 @@ from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sample
 from service.db.ledger_tables import EVERYWHERE, Account, ArmingStop
-from service.db.session import transaction
 from service.storage.interface import key_of
 from tests.service.dashboard.conftest import ORIGIN, assert_shown, forms_of, submit, token_of
 
@@ -77,8 +77,7 @@ def test_jobs_show_their_progress_and_nothing_measured(site, stock):
     progress = "Teacher votes, 612 of 1,450 steps (42.2%) · about 4 min left"
     assert_shown(shown, progress, "Reserved, data in use, 50% of it charged", "Teachers 4,000", "a remark")
     assert "Waiting for a worker" in words_of(site.client().get(f"/jobs/{stock.queued}").text)
-    with transaction(site.factory) as session:
-        session.add(ArmingStop(scope=EVERYWHERE, code="hash_mismatch", found_at=datetime.now(UTC)))
+    site.do(Session.add, ArmingStop(scope=EVERYWHERE, code="hash_mismatch", found_at=datetime.now(UTC)))
     shown = words_of(site.client().get(f"/jobs/{stock.queued}").text)
     assert_shown(shown, "a check of the ledger found `hash_mismatch`")
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from authlib.integrations.base_client import OAuthError
 
-from service.api.browser import COOKIE
+from service.api.deps import COOKIE
 from service.db.access_tables import Admin, ApiKey, Person
 from service.identity.provider import ProviderUnavailable
 from service.identity.sessions import form_token

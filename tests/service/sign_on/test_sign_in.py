@@ -10,7 +10,7 @@ from authlib.integrations.starlette_client import StarletteOAuth2App
 from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet, OctKey
 
-from service.api.browser import COOKIE
+from service.api.deps import COOKIE
 from service.dashboard.sign_in import PENDING_COOKIE
 from service.db.access_tables import ApiKey, Person, SignIn
 from service.db.audit_tables import AuditEvent

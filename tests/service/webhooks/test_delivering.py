@@ -9,7 +9,6 @@ from typing import Any
 import anyio
 import pytest
 import standardwebhooks
-from sqlalchemy import select, update
 
 from obscura.wire.words import NoticeKind
 from service import jobs
@@ -59,9 +58,6 @@ class Told(Shop):
         delivering.deliver(self.factory, self.line, lambda: self.now)  # type: ignore[arg-type]
         return [(request.url.rpartition("/")[2], json.loads(request.body)) for request in self.line.sent[before:]]
 
-    def rows(self, table: Any) -> list[Any]:
-        return self.read(lambda session: list(session.scalars(select(table)).all()))
-
     def end_a_job(self) -> None:
         self.cancel(self.submit())
 
@@ -81,8 +77,7 @@ class Told(Shop):
         return self.do(stop_arming, [Finding(code, "found", account_id)])
 
     def state_of(self, hook_id: str) -> str:
-        with transaction(self.factory, read_only=True) as session:
-            return delivering.states_of(session, [session.get_one(Webhook, hook_id)], self.now)[hook_id]
+        return self.read(delivering.states_of, self.rows(Webhook), self.now)[hook_id]
 
 
 @pytest.fixture
@@ -240,8 +235,7 @@ def test_a_webhook_ends_with_the_key_that_made_it(told, how):
     if how == "revoked":
         told.do(auth.revoke, ApiKey.id == key)
     else:
-        with transaction(told.factory) as session:
-            session.get_one(ApiKey, key).expires_at = told.now + timedelta(days=1)
+        told.change(ApiKey, key, expires_at=told.now + timedelta(days=1))
     assert len(told.deliver()) == (how == "expired"), "nothing of what waited for a revoked key"
     told.now += timedelta(days=1)
     told.end_a_job()
@@ -335,11 +329,9 @@ def test_a_webhook_of_somebody_whom_the_provider_no_longer_vouches_for_is_told_n
     times = {"created_at": now, "confirmed_at": now, "keys_until": now}
     with transaction(told.factory) as session:
         session.add(Person(id="per_" + "a" * 20, **names, **times))
-        session.flush()
-        session.execute(update(ApiKey).where(ApiKey.id == key).values(person_id="per_" + "a" * 20))
+    told.change(ApiKey, key, person_id="per_" + "a" * 20)
     told.end_a_job()
     assert len(told.deliver()) == 1
-    with transaction(told.factory) as session:
-        session.execute(update(Person).values(lapsed_at=now))
+    told.change(Person, "per_" + "a" * 20, lapsed_at=now)
     told.end_a_job()
     assert told.deliver() == []

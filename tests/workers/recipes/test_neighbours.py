@@ -37,7 +37,7 @@ from service.storage import storage_of
 from service.storage.interface import key_of
 from service.storage.journals import read_journal
 from service.times import to_the_hour
-from service.views import accounts, datasets, jobs, releases
+from service.views import accounts, jobs, releases
 from tests.conftest import clear_postgres
 from tests.workers.conftest import OPTIONS, build
 from tests.workers.recipes.conftest import BLOCK
@@ -206,12 +206,12 @@ def everything_that_leaves(shop: Any, job_id: str, capfd: Any, monkeypatch: Any)
         looking.now = True
         try:
             with transaction(shop.factory, read_only=True) as session:
-                row = session.get_one(Job, job_id)
+                row, dataset = session.get_one(Job, job_id), session.get_one(Dataset, shop.dataset_id)
                 shown = {
                     "event": jobs.event(session, row).model_dump(mode="json"),
                     "job": jobs.records(session, [row])[0].model_dump(mode="json"),
                     "version": row.progress_version,
-                    "dataset": datasets.dataset(session.get_one(Dataset, shop.dataset_id)).model_dump(mode="json"),
+                    "dataset": releases.dataset_record(dataset).model_dump(mode="json"),
                     "account": accounts.account(ledger.get_account(session, shop.account_id)).model_dump(mode="json"),
                 }
         finally:

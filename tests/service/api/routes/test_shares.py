@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import select
 
 from obscura.client import ApiError, AuthError, Client, NotFoundError
-from service.api.browser import COOKIE
+from service.api.deps import COOKIE
 from service.audit.signing import trusted_keys
 from service.audit.verify import verify
 from service.db.session import transaction
@@ -144,9 +143,7 @@ def test_what_is_drawn_counts_in_the_quota_of_who_drew_it_and_its_end_is_told_th
         release.sample(4, format="npz")
     assert refused.value.code == "quota_exceeded"
     two.served.finish_sample(drawn.model_dump(), b"images", "images.npz")
-    with transaction(two.served.factory, read_only=True) as session:
-        told = session.scalars(select(Delivery.webhook_id)).all()
-    assert told == hooks[1:]
+    assert [told.webhook_id for told in two.served.rows(Delivery)] == hooks[1:]
 
 
 def test_it_is_measured_on_public_images_of_who_measures(two: Two) -> None:

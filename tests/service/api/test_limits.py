@@ -11,8 +11,8 @@ from fastapi import Request
 from limits import RateLimitItemPerMinute
 
 from scripts.with_services import REDIS_USUAL, REDIS_VARIABLE, private_redis, redis_answers
+from service.api.limits import PROJECT_KEYS, Limiter, Rates, WrongKeys, client_address, is_own_machine, limiter_of
 from service.api.problems import TooManyRequests
-from service.api.rates import PROJECT_KEYS, Limiter, Rates, WrongKeys, client_address, is_own_machine, limiter_of
 from service.settings import Settings
 from tests.service.api.conftest import OwnSettings, Served, serving
 
