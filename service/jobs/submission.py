@@ -19,7 +19,7 @@ from service.db.job_tables import Job, Made
 from service.errors import IdempotencyMismatch, InvalidInput
 from service.identity.access import project_of
 from service.jobs.kind import SAMPLES_MAX, Ask, Kind
-from service.jobs.lookup import get_job
+from service.jobs.lifecycle import get_job
 from service.jobs.planning import TrainingSet
 from service.ledger.chain import body_hash
 

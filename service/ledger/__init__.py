@@ -31,6 +31,7 @@ from service.ledger.holds import (
     require_as_held,
     return_hold,
     settle,
+    stale_attempt,
 )
 from service.ledger.rows import (
     audited,

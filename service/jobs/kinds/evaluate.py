@@ -18,8 +18,8 @@ from service.db.job_tables import Evaluation, FailureCode, Job, Release
 from service.errors import Conflict, InvalidInput
 from service.identity.access import find, visible
 from service.jobs.kind import Ask, Kind, Order, failure_of
-from service.jobs.lookup import get_release, payer_of, trained_on, training_of
 from service.jobs.planning import evaluation_set
+from service.jobs.releases import get_release, payer_of, trained_on, training_of
 from service.jobs.submission import new_job, queue_job, require_drawable
 
 LISTED_MAX = 50

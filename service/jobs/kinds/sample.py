@@ -15,7 +15,7 @@ from service.db.base import new_id
 from service.db.job_tables import FailureCode, Job, Release, Sample
 from service.errors import Conflict, InvalidInput
 from service.jobs.kind import Ask, Kind, Order, Reading, failure_of
-from service.jobs.lookup import get_release, payer_of, trained_on, training_of
+from service.jobs.releases import get_release, payer_of, trained_on, training_of
 from service.jobs.submission import new_job, queue_job, require_drawable
 
 

@@ -21,7 +21,7 @@ from service.db.job_tables import FailureCode, Job, Release
 from service.errors import InsufficientBudget, InvalidInput, LedgerCorruption, StaleAttempt
 from service.failpoints import failpoint
 from service.identity.access import visible
-from service.jobs import endings, lookup, planning, submission
+from service.jobs import endings, planning, submission
 from service.jobs.kind import Ask, Kind, Order
 from service.jobs.kinds.evaluate import queue_evaluation
 from service.ledger.chain import body_hash, canonical_json, columns_of, row_digest
@@ -157,7 +157,7 @@ def publish(
     if job.state is JobState.SUCCEEDED:
         published = session.scalars(visible(session, Release).where(Release.job_id == job_id)).one()
         if (published.id, published.artifact_sha256) != (release_id, artifact_sha256):
-            raise lookup.stale_attempt(job, attempt)
+            raise ledger.stale_attempt(job, attempt)
         return published
     if job.ended_early is EarlyEnd.DISCARDED:
         raise StaleAttempt("The results of this training were discarded.", attempt=attempt, current_attempt=job.attempt)
