@@ -222,12 +222,6 @@ def find_usable(session: Session, key_id: str, *, now: datetime) -> ApiKey | Non
     return session.scalar(select(ApiKey).where(ApiKey.id == key_id, is_usable(now)))
 
 
-def require_usable(session: Session, key_id: str, *, now: datetime) -> None:
-    """Raise Unauthorized unless a key is still usable."""
-    if find_usable(session, key_id, now=now) is None:
-        raise Unauthorized("The key that began this request was revoked or has expired. Nothing was changed.")
-
-
 def revoke_key(
     session: Session, *, key_id: str, admin_id: str | None, now: datetime, include_created: bool = True
 ) -> tuple[ApiKey, int]:
@@ -246,7 +240,7 @@ def revoke_key(
     alone = Admin.requested_by == admin_id, Admin.admission == Admission.ALONE, Admin.project_id.is_not(None)
     ours = ApiKey.admin_id.is_not_distinct_from(admin_id) | ApiKey.admin_id.in_(select(Admin.id).where(*alone))
     theirs = ApiKey.admin_id.is_not(None) & not_(ours)
-    going = ApiKey.id.in_(with_all_made(this)) if include_created else this
+    going = ApiKey.id.in_(with_created(this)) if include_created else this
     if session.scalar(select(ApiKey.id).where(going, theirs, ApiKey.revoked_at.is_(None)).limit(1)) is not None:
         raise Forbidden(
             "Only the admin who owns this key, or two other admins, can revoke it. Request it with `obscura admins "
@@ -264,7 +258,7 @@ def revoke(session: Session, chosen: ColumnElement[bool], *, now: datetime, incl
 
     A concurrent creation of a key locks the creating key. So this waits for it, and revokes it in the next round.
     """
-    going = ApiKey.id.in_(with_all_made(chosen)) if include_created else chosen
+    going = ApiKey.id.in_(with_created(chosen)) if include_created else chosen
     of = ApiKey.id, ApiKey.project_id
     valid = select(*of).where(going, ApiKey.revoked_at.is_(None)).order_by(ApiKey.id).with_for_update()
     revoked = 0
@@ -276,7 +270,7 @@ def revoke(session: Session, chosen: ColumnElement[bool], *, now: datetime, incl
     return revoked
 
 
-def with_all_made(chosen: ColumnElement[bool]) -> Select[tuple[str]]:
+def with_created(chosen: ColumnElement[bool]) -> Select[tuple[str]]:
     """Return the query for ids of keys and of all keys that they created, directly or indirectly, revoked or not."""
     made = select(ApiKey.id).where(chosen).cte("made", recursive=True)
     return select(made.union(select(ApiKey.id).join(made, ApiKey.created_by == made.c.id)).c.id)

@@ -36,4 +36,4 @@ from service.jobs.releases import (
     trained_on,
 )
 from service.jobs.submission import submit
-from service.jobs.sweeps import Trial, cancel_sweep, jobs_of_sweep, plan_trials, submit_sweep, trials_asked
+from service.jobs.sweeps import Trial, cancel_sweep, jobs_of_sweep, plan_trials, requested_trials, submit_sweep

@@ -110,7 +110,7 @@ def releases(count: int) -> dict[str, Any]:
     return GaussianEvent(sensitivity=1.0, stddev=40_000.0, count=1).to_json() | {"count": count}
 
 
-def hold_at_present_rate(session: Session, *, account_id: str, amount_nano: int, **facts: Any) -> ledger.Hold:
+def hold_amount(session: Session, *, account_id: str, amount_nano: int, **facts: Any) -> ledger.Hold:
     """Hold an amount for a stage `votes`; `facts` are those of `ledger.hold`."""
     present = ledger.filter_of(ledger.get_account(session, account_id))
     stage = {"name": "votes", "event": releases(amount_nano), "cost_nano": amount_nano}

@@ -42,7 +42,7 @@ def accept(
 ) -> Job:
     """Accept a training, and hold its price in the dataset's account."""
 
-    def held_on(trained: planning.TrainingSet) -> Job:
+    def price_and_hold(trained: planning.TrainingSet) -> Job:
         planning.require_content(session, trained, recipe, evaluation_dataset_id)
         account = trained.account
         ledger.require_unfrozen(account)
@@ -54,18 +54,21 @@ def accept(
         named = {"evaluation_dataset_id": evaluation_dataset_id}
         return hold_price(session, ask, trained, plan, epsilon=epsilon, options=options, **named)
 
-    return at_the_present_rate(session, dataset_id, held_on)
+    return hold_at_current_rate(session, dataset_id, price_and_hold)
 
 
-def at_the_present_rate(session: Session, dataset_id: str, held_on: Callable[[planning.TrainingSet], Held]) -> Held:
+def hold_at_current_rate(
+    session: Session, dataset_id: str, price_and_hold: Callable[[planning.TrainingSet], Held]
+) -> Held:
     """Price trainings on a dataset, then hold the price. Retry if the limit was raised in between.
 
-    `held_on` computes the plan and holds its price. The dataset is locked; the account's limit may still be raised.
+    `price_and_hold` computes the plan and holds its price. The dataset is locked, but the account's limit may still be
+    raised.
     """
     for left in reversed(range(PRICINGS_MAX)):
         try:
             with session.begin_nested():  # a rollback releases the account's lock before prices are computed again
-                return held_on(planning.training_set(session, dataset_id, lock=True))
+                return price_and_hold(planning.training_set(session, dataset_id, lock=True))
         except ledger.RateChanged:
             if not left:
                 raise

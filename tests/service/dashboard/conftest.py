@@ -27,7 +27,7 @@ from service.db.session import SessionFactory, transaction
 from service.settings import Settings
 from service.storage.interface import key_of
 from tests.service.reading_routes import TestClient, application
-from tests.service.steps import WithDatabase, charge, hold_at_present_rate, make_key
+from tests.service.steps import WithDatabase, charge, hold_amount, make_key
 
 CARD = {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove", "recipe": "datalens"}
 CARD |= {"accountant": "dp-accounting 1", "assumed_public": ["the class names"], "not_covered": ["other publications"]}
@@ -72,7 +72,7 @@ class Site(WithDatabase):
         with transaction(self.factory) as session:
             nano = ledger.filter_of(ledger.get_account(session, account_id)).nano_of(epsilon)
             held = {"account_id": account_id, "job_id": new_id("job"), "amount_nano": nano, "now": self.now}
-            hold, job_id = hold_at_present_rate(session, **held), held["job_id"]
+            hold, job_id = hold_amount(session, **held), held["job_id"]
             attempt = {"hold_id": hold.id, "attempt": 1, "now": self.now}
             if started:
                 ledger.fence(session, **attempt)

@@ -7,7 +7,7 @@ from obscura.wire.words import HoldState
 from privacy.accounting.filter import open_filter
 from service import ledger
 from service.db.session import SessionFactory
-from tests.service.steps import Steps, charge, hold_at_present_rate
+from tests.service.steps import Steps, charge, hold_amount
 
 CAPACITY = open_filter(8.0, 1e-5).capacity_nano
 SHA = "ab" * 32
@@ -23,7 +23,7 @@ class AccountBook(Steps):
     def hold(self, amount_nano: int, *, attempt: int = 0) -> str:
         self.jobs += 1
         facts = {"account_id": self.account_id, "job_id": f"job_{self.jobs:020}"}
-        hold_id: str = self.do(hold_at_present_rate, amount_nano=amount_nano, **facts).id
+        hold_id: str = self.do(hold_amount, amount_nano=amount_nano, **facts).id
         if attempt:
             self.fence(hold_id, attempt)
         return hold_id

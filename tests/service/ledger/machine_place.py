@@ -20,7 +20,7 @@ from service.identity import decisions
 from service.jobs import kinds
 from service.settings import Settings
 from tests.service.ledger.model_jobs import LEASE_SECONDS
-from tests.service.steps import hold_at_present_rate
+from tests.service.steps import hold_amount
 from workers.supervise.attempts import Attempt, drop_lease
 
 KEY = SigningKey(Ed25519PrivateKey.generate())
@@ -124,7 +124,7 @@ def perform(session: Session, command: Command, now: datetime) -> Any:
     name, args = command.name, command.args
     if name in OF_LEDGER:
         acts = ledger.limits if hasattr(ledger.limits, name) else ledger
-        step = hold_at_present_rate if name == "hold" else getattr(acts, name)
+        step = hold_amount if name == "hold" else getattr(acts, name)
         value = step(session, **args, now=now)
         return value.id if name in ("hold", "request_raise") else value if name == "charge" else None
     if name in ("approve_raise", "decline_raise"):
