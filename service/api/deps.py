@@ -20,7 +20,7 @@ from service.db.session import SessionFactory, transaction
 from service.dependencies import Dependencies
 from service.disk import DiskProbe
 from service.errors import InvalidInput, ObscuraError, Unauthorized
-from service.identity import auth, sessions
+from service.identity import auth
 from service.identity.access import Principal, Scope, on_behalf
 from service.ledger.stops import require_unlocked
 from service.metrics import Metrics
@@ -92,14 +92,14 @@ def identify(service: Service, request: Request, token: str) -> Principal:
     return principal
 
 
-def signed_in_by_cookie(service: Running, request: Request) -> sessions.SignedIn | None:
+def signed_in_by_cookie(service: Running, request: Request) -> auth.SignedIn | None:
     """Return the caller of the request's session cookie, or None."""
     cookie = request.cookies.get(browser.cookie_name(request))
     if cookie is None:
         return None
     now = service.clock()
     with transaction(service.factory, read_only=True) as session:
-        signed_in = sessions.find_session(session, cookie, now=now)
+        signed_in = auth.find_session(session, cookie, now=now)
     if signed_in is not None:
         service.key_uses.note(signed_in.principal.id, now)
         request.state.known = signed_in.principal

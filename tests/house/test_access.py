@@ -17,7 +17,6 @@ READERS = {"select", "get", "get_one"}
 WHOLE = {
     "audit": "verifies every row",
     "backups": "copies and restores every row",
-    "identity/sessions.py": "finds the key of the caller",
     "datasets/deletion.py": "runs in the background, and keeps images that any job still needs",
     "datasets/fingerprints.py": "compares images with those of every project",
     "datasets/receiving.py": "journals accepted uploads of every project at the start",
