@@ -30,7 +30,6 @@ from service.jobs.releases import (
     SHARE_EFFECTS,
     end_share,
     get_own_release,
-    get_release,
     request_share,
     shares,
     trained_on,

@@ -27,13 +27,9 @@ from service.jobs.lifecycle import cancel
 SHARES_SHOWN_MAX = 100
 
 
-def get_release(session: Session, release_id: str) -> Release:
-    return find(session, Release, release_id)
-
-
 def get_own_release(session: Session, release_id: str) -> Release:
     """Return a release of the caller's own project: sharing a release does not share its account."""
-    release = get_release(session, release_id)
+    release = find(session, Release, release_id)
     if not is_own(session, project_of(session, release.account_id)):
         raise NotFound(
             "Only the project that trained this release may see this, because it describes its account.",

@@ -31,6 +31,7 @@ from service.datasets.vault import Vault, key_id_of, write_key
 from service.db.job_tables import Evaluation, FailureCode, Job, Release
 from service.db.ledger_tables import Hold
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.identity.access import find
 from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SEALED_SUFFIX, SUBJECTS_NAME, ArrayFile, context_of
 from service.sealing import new_key
 from service.settings import Settings
@@ -95,7 +96,7 @@ class Workshop(WithDatabase):
             session.get_one(Job, job_id).lease_until = datetime.now(UTC)
 
     def release_of(self, job_id: str) -> Release:
-        return self.do(jobs.get_release, self.job(job_id).release_id)
+        return self.do(find, Release, self.job(job_id).release_id)
 
     def entries(self) -> list[ledger.Entry]:
         return list(self.do(ledger.entries, self.account_id, 0, 1000))
