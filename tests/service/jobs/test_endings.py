@@ -35,7 +35,7 @@ def test_replayed_messages_change_nothing(shop):
     job_id, release_id = shop.submit(), new_id("rel")
     claim = shop.charged()
     shop.publish(claim, release_id=release_id)
-    version, kinds = shop.job(job_id).progress_version, shop.log_kinds()
+    version, kinds = shop.job(job_id).progress_version, shop.kinds()
     assert shop.publish(claim, release_id=release_id).id == release_id
     for other in (
         lambda: shop.publish(claim, release_id=new_id("rel")),
@@ -47,7 +47,7 @@ def test_replayed_messages_change_nothing(shop):
     ):
         with pytest.raises(StaleAttempt):
             other()
-    assert (shop.job(job_id).progress_version, shop.log_kinds()) == (version, kinds)
+    assert (shop.job(job_id).progress_version, shop.kinds()) == (version, kinds)
     assert shop.money() == (10, 0)
 
 
@@ -231,15 +231,15 @@ def test_a_sample_costs_nothing(shop):
     sample = shop.read(jobs.made_by, Sample, job_id)
     assert (sample.path, sample.sha256, sample.bytes) == ("samples/x.npz", SHA, 5)
     assert shop.job(job_id).state is JobState.SUCCEEDED
-    assert shop.log_kinds()[-1] is EntryKind.CAPTURE
+    assert shop.kinds()[-1] is EntryKind.CAPTURE
     assert shop.money() == (10, 0)
 
 
 def test_a_sample_that_fails_touches_no_budget(shop):
     shop.sample(shop.released(), format="imagefolder")
-    before = shop.log_kinds()
+    before = shop.kinds()
     shop.fail(shop.claimed(), FailureCode.SAMPLING_FAILED)
-    assert shop.log_kinds() == before
+    assert shop.kinds() == before
     assert shop.money() == (10, 0)
 
 

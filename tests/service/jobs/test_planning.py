@@ -160,10 +160,10 @@ def ask(shop: Any, **changes: Any) -> str:
 
 
 def test_a_preview_needs_no_budget_and_writes_nothing_to_the_ledger(shop):
-    logged = shop.log_kinds()
+    logged = shop.kinds()
     job_id = ask(shop, epsilon=100.0)
     assert (shop.job(job_id).kind, shop.job(job_id).hold_id) == ("preview", None)
-    assert shop.log_kinds() == logged
+    assert shop.kinds() == logged
     assert shop.balance().reserved_nano == 0
 
 
