@@ -182,7 +182,7 @@ class World(LedgerBook):
     def attempt(self, job_id: str) -> None:
         """Claim a training, arm its hold and charge a little."""
         self.claim(job_id)
-        hold_id = self.read(jobs.get_job, job_id).hold_id
+        hold_id = self.job(job_id).hold_id
         self.arm(hold_id)
         self.charge(hold_id, 1)
 

@@ -32,7 +32,7 @@ from service.db.schema import upgrade_schema
 from service.db.session import open_sessions, transaction
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound
 from service.inspection import find_losses, inspect_ledger, may_remove, sign_heads
-from service.jobs import claimable, get_job
+from service.jobs import claimable
 from service.ledger.stops import InstallationLocked, lock_of
 from service.settings import Settings
 from service.storage import storage_of
@@ -339,7 +339,7 @@ def test_where_nothing_can_say_what_was_spent_a_person_decides(book):
     with transaction(book.factory) as session:
         clear_stops(session)
     assert book.codes() == {"restored"}, "no verification can tell what was lost"
-    job = book.read(get_job, job_id)
+    job = book.job(job_id)
     assert (job.cancel_requested, job.ended_early) == (True, "discarded")
     assert journalled_jobs(book.storage) == [job_id]
     assert installation.pair(book.settings(), book.factory, now=book.now)
