@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -21,10 +22,10 @@ from service.jobs import kinds
 from service.settings import Settings
 from tests.service.ledger.model_jobs import LEASE_SECONDS
 from tests.service.steps import hold_amount
+from tests.together import at_once
 from workers.supervise.attempts import Attempt, drop_lease
 
 KEY = SigningKey(Ed25519PrivateKey.generate())
-THREAD_SECONDS = 120  # beyond every lock timeout
 OF_LEDGER = frozenset(
     {"hold", "fence", "arm", "charge", "capture", "return_hold", "settle", "lower_limit"}
     | {"set_frozen", "request_raise"}
@@ -101,22 +102,8 @@ class Place:
 
     def run_together(self, commands: list[Command], now: datetime) -> list[Outcome]:
         """Run commands at once, each in a thread of its own."""
-        start = threading.Barrier(len(commands))
-        outcomes: list[Outcome] = [("broken", "the thread did not end")] * len(commands)
-
-        def work(place: int) -> None:
-            start.wait(THREAD_SECONDS)
-            try:
-                outcomes[place] = self.run(commands[place], now)
-            except Exception as error:
-                outcomes[place] = "broken", repr(error)
-
-        threads = [threading.Thread(target=work, args=(place,), name="race") for place in range(len(commands))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(THREAD_SECONDS)
-        return outcomes
+        ends = at_once(*(partial(self.run, command, now) for command in commands))
+        return [("broken", repr(end)) if isinstance(end, Exception) else end for end in ends]
 
 
 def perform(session: Session, command: Command, now: datetime) -> Any:
