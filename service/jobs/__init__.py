@@ -1,8 +1,8 @@
-"""Jobs: plan, accept, lease and end them.
+"""Plan, accept, lease and end jobs. Start with `lifecycle`; `kinds` has one file for each kind of job.
 
 Functions take a session and never commit; those that write need a writing transaction. `now` is timezone-aware.
 `principal` is the id of the caller; idempotency keys are scoped to it. Functions raise NotFound if the job does not
-exist, and StaleAttempt if another attempt has taken over or the job has ended.
+exist, and StaleAttempt if another attempt has taken over or the job has ended. Nothing here runs a job or reads images.
 """
 
 from service.db.job_tables import FailureCode
