@@ -45,6 +45,9 @@ class WithDatabase:
             for name, value in columns.items():
                 setattr(session.get_one(table, row_id), name, value)
 
+    def row(self, table: type[Row], row_id: str) -> Row:
+        return self.read(lambda session: session.get_one(table, row_id))
+
     def job(self, job_id: str) -> Job:
         return self.read(find, Job, job_id)
 

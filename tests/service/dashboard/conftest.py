@@ -135,16 +135,8 @@ class Site(WithDatabase):
         (folder / "images.zip").write_bytes(b"synthetic")
         return sample_id
 
-    def row(self, table: type[Any], row_id: str) -> Any:
-        with transaction(self.factory, read_only=True) as session:
-            return session.get_one(table, row_id)
-
     def balance(self, account_id: str) -> BalanceFacts:
-        with transaction(self.factory, read_only=True) as session:
-            return ledger.balance_of(ledger.get_account(session, account_id))
-
-    def job(self, job_id: str) -> Job:
-        return self.row(Job, job_id)
+        return ledger.balance_of(self.read(ledger.get_account, account_id))
 
     def hold_of(self, job_id: str) -> Hold:
         return self.row(Hold, self.job(job_id).hold_id)

@@ -190,22 +190,10 @@ class Model(LedgerModel):
     ) -> None:
         if key is not None:
             self.keys[principal, key] = body, job_id
-        self.jobs[job_id] = {
-            "kind": kind,
-            "account_id": account,
-            "hold_id": hold,
-            "state": "queued",
-            "attempt": 0,
-            "attempts_lost": 0,
-            "lease_owner": None,
-            "lease_until": None,
-            "cancel_requested": False,
-            "early": None,
-            "salvage": None,
-            "failure_code": None,
-            "release_id": None,
-            "created": now,
-        }
+        facts = {"kind": kind, "account_id": account, "hold_id": hold, "state": "queued", "created": now}
+        facts |= {"attempt": 0, "attempts_lost": 0, "cancel_requested": False}
+        unset = ("lease_owner", "lease_until", "early", "salvage", "failure_code", "release_id")
+        self.jobs[job_id] = facts | dict.fromkeys(unset)
 
     def _running(self, job_id: str, attempt: int, *, or_ended: str | None = None) -> dict[str, Any]:
         job = self.jobs[job_id]

@@ -45,8 +45,7 @@ class Board(AccountBook):
             return make_key(session, name="admin", scopes=["admin"], now=at, admin_id=admin_id)[0].id
 
     def person(self, key_id: str) -> Admin:
-        with transaction(self.factory, read_only=True) as session:
-            return session.get_one(Admin, session.get_one(ApiKey, key_id).admin_id)
+        return self.row(Admin, self.row(ApiKey, key_id).admin_id)
 
     def ask(self, epsilon: float = 12.0, *, by: str | None = None, reason: str = "a second study") -> str:
         facts = {"account_id": self.account_id, "epsilon": epsilon, "reason": reason}
