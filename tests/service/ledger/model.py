@@ -101,13 +101,8 @@ class LedgerModel:
         require(requested_with in self.people, "forbidden")
         of_account = [row for row in self.requests.values() if row["account_id"] == account_id]
         require(not any(self._waits(row, now) for row in of_account), "conflict")
-        facts = {
-            "account_id": account_id,
-            "epsilon_before": before,
-            "epsilon": epsilon,
-            "requested_with": requested_with,
-        }
-        self.requests[made] = {**facts, "state": "pending", "decided_with": None, "at": now}
+        terms = {"account_id": account_id, "epsilon_before": before, "epsilon": epsilon, "at": now}
+        self.requests[made] = {**terms, "state": "pending", "requested_with": requested_with, "decided_with": None}
         return made
 
     def approve_raise(self, *, request_id: str, decided_with: str, now: datetime, **_: Any) -> None:
