@@ -342,7 +342,7 @@ class LogReplay:
         require(
             line.hold_id is not None and line.job_id is not None and line.hold_id not in self.open_holds,
             _REFUSED,
-            "opens a hold that is open already, or names none",
+            "opens a hold that is open already, or has no id",
         )
         require(line.amount_nano > 0, _AMOUNT, "holds nothing")
         self.reserved_nano += line.amount_nano

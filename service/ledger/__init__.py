@@ -28,7 +28,7 @@ from service.ledger.holds import (
     lock_to_hold,
     order_of,
     released,
-    require_as_held,
+    require_unchanged,
     return_hold,
     settle,
     stale_attempt,

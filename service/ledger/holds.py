@@ -330,7 +330,7 @@ def order_of(session: Session, job: Job, secret: str) -> dict[str, str]:
     return order_digests(order, secret, parts)
 
 
-def require_as_held(session: Session, job: Job, secret: str) -> None:
+def require_unchanged(session: Session, job: Job, secret: str) -> None:
     """Raise LedgerCorruption if a training has changed since its price was held. Call it before arming."""
     if job.hold_id is None:
         raise LedgerCorruption("Ledger: a training has no hold.", job_id=job.id)

@@ -21,7 +21,7 @@ from service.audit.findings import clear_stops
 from service.audit.proofs import keep_newest
 from service.backups import making
 from service.backups.accepting import Outcome, accept
-from service.backups.making import MANIFEST, BackupRefused, Made, back_up, read_manifest
+from service.backups.making import MANIFEST, Backup, BackupRefused, back_up, read_manifest
 from service.backups.restoring import Restored, restore
 from service.datasets import receiving, states, vault
 from service.datasets.reading import Sent
@@ -91,7 +91,7 @@ class Installed(LedgerBook):
         settings = self.settings()
         sign_heads(settings, self.factory, inspect_ledger(settings, self.factory), now=self.tick())
 
-    def back_up(self, *, with_keys: bool = False) -> Made:
+    def back_up(self, *, with_keys: bool = False) -> Backup:
         return back_up(self.settings(), self.factory, self.backup, with_keys=with_keys, now=self.now)
 
     def lose_database(self) -> None:

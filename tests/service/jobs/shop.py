@@ -160,7 +160,7 @@ class Shop(WithAccount, Steps):
     def unsaved(self, claim: Claim) -> Job:
         return self.tell(jobs.finish_unsaved, claim, now=self.now)
 
-    def wish(self, claim: Claim) -> jobs.StopRequest | None:
+    def stop_request(self, claim: Claim) -> jobs.StopRequest | None:
         return self.tell(jobs.stop_request, claim)
 
     def give_back(self, claim: Claim) -> None:

@@ -86,7 +86,7 @@ def test_a_failure_after_that_gets_one_attempt_to_publish_and_then_captures_what
     second = shop.claimed()
     job = shop.job(first.job_id)
     assert (job.ended_early, job.salvage_attempt, second.attempt) == (EarlyEnd.OUT_OF_MEMORY, 2, 2)
-    assert shop.wish(second) is None  # it charges nothing by itself
+    assert shop.stop_request(second) is None  # it charges nothing by itself
     job = shop.fail(second)
     assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.OUT_OF_MEMORY)  # the first reason counts
     assert (shop.money(), shop.hold_state(first.job_id)) == ((10, 0), HoldState.CAPTURED)
@@ -150,7 +150,7 @@ def test_a_cancelled_training_that_has_charged_nothing_stops(shop):
         shop.cancelled(claim)
     for _ in range(2):
         assert shop.cancel(claim.job_id).state is JobState.RUNNING
-    assert shop.wish(claim) is jobs.StopRequest.STOP
+    assert shop.stop_request(claim) is jobs.StopRequest.STOP
     for _ in range(2):
         assert shop.cancelled(claim).state is JobState.CANCELLED
     assert shop.money() == (0, 0)
@@ -158,15 +158,15 @@ def test_a_cancelled_training_that_has_charged_nothing_stops(shop):
 
 def test_a_cancelled_training_that_has_charged_winds_up_and_a_discarded_one_stops(shop):
     claim = shop.charged(job_id=shop.submit())
-    assert shop.wish(claim) is None
+    assert shop.stop_request(claim) is None
     for _ in range(2):
         assert shop.cancel(claim.job_id).ended_early is EarlyEnd.CANCELLED
-    assert shop.wish(claim) is jobs.StopRequest.WIND_UP
+    assert shop.stop_request(claim) is jobs.StopRequest.WIND_UP
     with pytest.raises(Conflict, match="without publishing"):
         shop.cancelled(claim)
     for _ in range(2):
         assert shop.cancel(claim.job_id, discard=True).ended_early is EarlyEnd.DISCARDED
-    assert shop.wish(claim) is jobs.StopRequest.STOP
+    assert shop.stop_request(claim) is jobs.StopRequest.STOP
     with pytest.raises(StaleAttempt, match="discarded"):
         shop.publish(claim, release_id=new_id("rel"))
     assert shop.cancelled(claim).state is JobState.CANCELLED
