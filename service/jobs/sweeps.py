@@ -137,13 +137,6 @@ def jobs_of_sweep(session: Session, sweep_id: str) -> Sequence[Job]:
     return session.scalars(trials).all()
 
 
-def sweeps_measured(session: Session, sweep_ids: Sequence[str]) -> set[str]:
-    """Return the sweeps with a queued or running evaluation."""
-    waiting = select(Job.sweep_id).distinct()
-    waiting = waiting.where(Job.sweep_id.in_(sweep_ids), Job.kind != TRAIN, Job.state.not_in(ENDED))
-    return {sweep_id for sweep_id in session.scalars(waiting) if sweep_id is not None}
-
-
 def cancel_sweep(session: Session, *, sweep_id: str, now: datetime, discard: bool = False) -> Sweep:
     """Cancel every trial and evaluation that has not ended, as `request_cancel` does. Idempotent."""
     sweep = find(session, Sweep, sweep_id)
