@@ -16,9 +16,11 @@ from models.program import write_program
 from obscura.wire.budgets import UNIT_WORDS
 from obscura.wire.formats import LOADER_FILE, MODEL_CARD_FILE
 from obscura.wire.words import ReleaseKind
+from service.db.job_tables import Release
 from service.db.session import SessionFactory, transaction
 from service.errors import NotFound
-from service.jobs import get_release, trained_on
+from service.identity.access import find
+from service.jobs import trained_on
 from service.storage.interface import Storage, key_of
 
 # Reserved names on Windows.
@@ -88,7 +90,7 @@ def folder_names(names: Sequence[str]) -> tuple[str, ...]:
 def read_made(storage: Storage, factory: SessionFactory, release_id: str, name: str) -> bytes:
     """Return the content of MODEL_CARD_FILE or LOADER_FILE for a released generator."""
     with transaction(factory, read_only=True) as session:
-        release = get_release(session, release_id)
+        release = find(session, Release, release_id)
         classes = trained_on(session, release).classes
     if release.kind is not ReleaseKind.GENERATOR:
         raise NotFound(f"A {release.kind.value} has no {name}; a generator has.", release_id=release.id)

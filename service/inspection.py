@@ -84,7 +84,7 @@ def inspect_ledger(
     folder = data_folder.read_data_folder(storage, journals)
     with transaction(factory, read_only=True, snapshot=True) as session:
         mismatch = list(installation.find_mismatch(session, settings, folder, mark))
-        forgotten = data_folder.find_forgotten(session, storage, folder)
+        forgotten = data_folder.find_unrecorded(session, storage, folder)
         beside = [*read.findings, *forgotten, *rows.find_missing_triggers(session)]
         damage = list(rows.find_damage(session)) if thorough else []
         trusted = signing.trusted_keys(settings.ledger_key_path)  # again: a first key is created before it signs

@@ -15,9 +15,10 @@ from typing import Any
 from obscura.wire.budgets import UNIT_WORDS
 from obscura.wire.schemas import to_the_minute
 from obscura.wire.wording import ADJACENCIES
+from service.db.job_tables import Release
 from service.db.session import SessionFactory, transaction
-from service.identity.access import is_own, project_of
-from service.jobs import get_release, trained_on
+from service.identity.access import find, is_own, project_of
+from service.jobs import trained_on
 from service.jobs.kinds.evaluate import finished_evaluations
 from service.storage.interface import Storage, key_of
 from service.wording import open_templates
@@ -43,7 +44,7 @@ _SYNTHETIC = re.compile(rb'<section aria-labelledby="synthetic">.*?</section>', 
 def read_report(storage: Storage, factory: SessionFactory, release_id: str, name: str) -> bytes:
     """Return the current report of a release: PAGE or DATA."""
     with transaction(factory, read_only=True) as session:
-        release = get_release(session, release_id)
+        release = find(session, Release, release_id)
         own = is_own(session, project_of(session, release.account_id))
         classes = trained_on(session, release).classes
         evaluations = [

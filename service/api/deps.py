@@ -21,7 +21,7 @@ from service.db.session import SessionFactory, transaction
 from service.dependencies import Dependencies
 from service.disk import DiskProbe
 from service.errors import Forbidden, InvalidInput, ObscuraError, Unauthorized
-from service.identity import auth, sessions
+from service.identity import auth
 from service.identity.access import Principal, Scope, on_behalf
 from service.ledger.stops import require_unlocked
 from service.metrics import Metrics
@@ -126,14 +126,14 @@ def cookie_name(request: Request) -> str:
     return f"__Host-{COOKIE}" if is_secure(request) else COOKIE
 
 
-def signed_in_by_cookie(service: Running, request: Request) -> sessions.SignedIn | None:
+def signed_in_by_cookie(service: Running, request: Request) -> auth.SignedIn | None:
     """Return the caller of the request's session cookie, or None."""
     cookie = request.cookies.get(cookie_name(request))
     if cookie is None:
         return None
     now = service.clock()
     with transaction(service.factory, read_only=True) as session:
-        signed_in = sessions.find_session(session, cookie, now=now)
+        signed_in = auth.find_session(session, cookie, now=now)
     if signed_in is not None:
         service.key_uses.note(signed_in.principal.id, now)
         request.state.known = signed_in.principal

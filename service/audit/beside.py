@@ -147,11 +147,10 @@ def find_unpaid_releases(session: Session, trusted: Mapping[str, bytes]) -> Iter
 
     Its capture must list its artifact, and its receipt must be the signed copy of that capture (I7).
     """
-    rows = session.execute(_RELEASES, {"after": ""}).all()
-    while rows:
-        for row in rows:
-            yield _unpaid_release(row, trusted)
-        rows = session.execute(_RELEASES, {"after": rows[-1].id}).all()
+    after = ""
+    while page := session.execute(_RELEASES, {"after": after}).all():
+        after = page[-1].id
+        yield from (_unpaid_release(row, trusted) for row in page)
 
 
 def _unpaid_release(row: Row[Any], trusted: Mapping[str, bytes]) -> Finding | None:

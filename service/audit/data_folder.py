@@ -164,7 +164,7 @@ def find_gaps(session: Session, storage: Storage, folder: DataFolder) -> Gaps:
     return Gaps(journals, unknown["journals"], unknown["releases"] - accepted.releases, datasets)
 
 
-def find_forgotten(session: Session, storage: Storage, folder: DataFolder) -> Iterator[Finding]:
+def find_unrecorded(session: Session, storage: Storage, folder: DataFolder) -> Iterator[Finding]:
     """Yield journals, releases and uploads missing from the database, and journals ahead of the ledger.
 
     Unknown samples are no finding, because a sample costs nothing.

@@ -106,12 +106,13 @@ class Report:
         return any(finding.stops for finding in self.findings)
 
 
+@dataclass(eq=False)
 class Fault(Exception):
     """The first bad entry of a log. Without a sequence number, it is the next entry."""
 
-    def __init__(self, code: FindingCode, message: str, sequence: int | None = None) -> None:
-        super().__init__(message)
-        self.code, self.message, self.sequence = code, message, sequence
+    code: FindingCode
+    message: str
+    sequence: int | None = None
 
 
 def require(condition: bool, code: FindingCode, message: str) -> None:

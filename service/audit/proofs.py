@@ -212,7 +212,8 @@ def keep_checkpoint(storage: Storage, checkpoint: Checkpoint, trusted: Mapping[s
         return False
     created_at = utc_text(checkpoint.created_at)
     statement = _statement(checkpoint.sequence, checkpoint.heads, checkpoint.previous_hash, created_at)
-    document = _document(statement | {"key_id": checkpoint.key_id}, public, checkpoint.signature)
+    statement["key_id"] = checkpoint.key_id
+    document = {"statement": statement, "public_key": public.hex(), "signature": checkpoint.signature}
     # Ordered by time first: after a restore, numbers are reused.
     ages = itemgetter("created_at", "sequence")
     return keep_newer(storage, CHECKPOINT_FILE, document, lambda kept: ages(kept["statement"]))
@@ -301,10 +302,6 @@ def _statement(sequence: int, heads: Mapping[str, Any], previous_hash: str, crea
     }
 
 
-def _document(statement: Mapping[str, Any], public: bytes, signature: str) -> dict[str, Any]:
-    return {"statement": dict(statement), "public_key": public.hex(), "signature": signature}
-
-
 def _check_checkpoint(row: Row[Any], before: Signed, trusted: Mapping[str, bytes]) -> Signed:
     if row.sequence != before.sequence + 1:
         raise SignatureRefused("is missing")
@@ -321,7 +318,7 @@ def _check_checkpoint(row: Row[Any], before: Signed, trusted: Mapping[str, bytes
     if not canonical or digest != row.hash:
         raise SignatureRefused("does not match its hash")
     try:
-        document = _document(statement, public, row.signature)
+        document = {"statement": statement, "public_key": public.hex(), "signature": row.signature}
         check_signed(document, format=CHECKPOINT_FORMAT, version=VERSION, trusted=trusted)
     except SignatureRefused:
         raise SignatureRefused("does not carry the signature of its key") from None

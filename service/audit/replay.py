@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from json.encoder import encode_basestring_ascii as _quote
+from math import isclose
 from typing import Any, NamedTuple, assert_never
 
 from obscura.wire.words import EntryKind, HoldState
@@ -273,7 +274,7 @@ class LogReplay:
                 self.terms = {name: line.details[name] for name in TERMS}
                 self.created_at, self.rate = line.created_at, float(line.details["rate"])
                 wanted = open_filter(line.details["epsilon"], self.terms["delta"]).rate
-                require(_close(self.rate, wanted), _CAPACITY, "has another rate")
+                require(isclose(self.rate, wanted, rel_tol=FLOAT_TOLERANCE), _CAPACITY, "has another rate")
                 self._set_limit(line)
             case EntryKind.HOLD:
                 self._hold(line)
@@ -309,7 +310,7 @@ class LogReplay:
         wanted = self.use_filter().at_limit(details["epsilon"], self.spent_nano + self.reserved_nano)
         rate, base = details["rate"], details["base"]
         require(
-            _close(rate, wanted.rate) and _close(base, wanted.base),
+            isclose(rate, wanted.rate, rel_tol=FLOAT_TOLERANCE) and isclose(base, wanted.base, rel_tol=FLOAT_TOLERANCE),
             _CAPACITY,
             "has another rate than its limit gives it",
         )
@@ -341,7 +342,7 @@ class LogReplay:
         require(
             line.hold_id is not None and line.job_id is not None and line.hold_id not in self.open_holds,
             _REFUSED,
-            "opens a hold that is open already, or names none",
+            "opens a hold that is open already, or has no id",
         )
         require(line.amount_nano > 0, _AMOUNT, "holds nothing")
         self.reserved_nano += line.amount_nano
@@ -376,10 +377,6 @@ class LogReplay:
             self.spent_nano += hold.captured_nano
             self.ended.append(hold)
             del self.open_holds[hold.id]
-
-
-def _close(value: float, wanted: float) -> bool:
-    return abs(value - wanted) <= FLOAT_TOLERANCE * wanted
 
 
 def _two_people_agreed(details: Mapping[str, Any]) -> bool:

@@ -115,7 +115,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 @dataclass(frozen=True)
-class Made:
+class Backup:
     """A complete backup.
 
     `seconds_since` is the time from the database's snapshot to the end of the backup. A failure just before the end of
@@ -127,7 +127,7 @@ class Made:
     seconds_since: float
 
 
-def back_up(settings: Settings, factory: SessionFactory, out: Path, *, with_keys: bool, now: datetime) -> Made:
+def back_up(settings: Settings, factory: SessionFactory, out: Path, *, with_keys: bool, now: datetime) -> Backup:
     """Back up database and storage while the service runs. After an error the incomplete backup has no manifest.
 
     Args:
@@ -177,7 +177,7 @@ def back_up(settings: Settings, factory: SessionFactory, out: Path, *, with_keys
     )
     make_tree_private(out)
     replace_file(out / MANIFEST, _DOCUMENT.dump_json(manifest, indent=1))
-    return Made(manifest, sum((out / name).stat().st_size for name in files), time.monotonic() - began)
+    return Backup(manifest, sum((out / name).stat().st_size for name in files), time.monotonic() - began)
 
 
 def _proofs(storage: Storage) -> Iterator[tuple[str, Path]]:
@@ -229,7 +229,7 @@ def copy_database(url: str, target: Path) -> tuple[str, dict[str, list[str]]]:
         return _named(connection)
 
 
-def put_back(copy: Path, url: str) -> None:
+def restore_database(copy: Path, url: str) -> None:
     """Restore a copy into an empty database of the same kind."""
     require_empty(url)
     target = sqlite_file(url)

@@ -56,10 +56,10 @@ def restore(settings: Settings, backup: Path, *, keep_files: bool, now: datetime
     storage, discarded = storage_of(settings), 0
     _require_place(settings, storage, manifest, keep_files=keep_files)
     make_private_folder(settings.data_dir)
-    _bring_keys(settings, backup, manifest)
+    _restore_keys(settings, backup, manifest)
     if not keep_files:
         _publish_files(storage, backup, manifest)
-    making.put_back(backup / making.DATABASES[manifest.database], settings.database_url)
+    making.restore_database(backup / making.DATABASES[manifest.database], settings.database_url)
     upgrade_schema(settings.database_url)
     with open_sessions(settings.database_url) as factory:
         with transaction(factory) as session:
@@ -111,7 +111,7 @@ def _require_place(settings: Settings, storage: Storage, manifest: making.Manife
         )
 
 
-def _bring_keys(settings: Settings, backup: Path, manifest: making.Manifest) -> None:
+def _restore_keys(settings: Settings, backup: Path, manifest: making.Manifest) -> None:
     """Restore the keys of the backup, if any; raise BackupRefused if the keys that signed its ledger are missing."""
     for name in manifest.files:
         place, _, inside = name.partition("/")

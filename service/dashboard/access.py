@@ -14,7 +14,7 @@ from service.db.session import transaction
 from service.errors import Forbidden, InvalidInput
 from service.identity import projects
 from service.identity.access import Principal, Scope, covers
-from service.identity.sessions import SignedIn
+from service.identity.auth import SignedIn
 
 FORM_FIELDS_MAX = 32
 

@@ -29,7 +29,7 @@ from service.db.session import transaction
 from service.errors import Forbidden, InvalidInput, NotFound, ObscuraError, Unauthorized
 from service.identity import auth, people, projects
 from service.identity.access import Principal, Scope, covers, visible
-from service.identity.sessions import SESSION_SECONDS, close_session, open_session
+from service.identity.auth import SESSION_SECONDS, close_session, open_session
 
 if TYPE_CHECKING:
     from service.identity.provider import Provider

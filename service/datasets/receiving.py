@@ -25,8 +25,8 @@ from service.db.dataset_tables import Dataset
 from service.db.ledger_tables import Account
 from service.db.session import SessionFactory, transaction
 from service.disk import require_room
-from service.errors import Conflict, ObscuraError
-from service.identity.auth import require_usable
+from service.errors import Conflict, ObscuraError, Unauthorized
+from service.identity.auth import find_usable
 from service.identity.recording import Act, record
 from service.ledger.stops import require_unlocked
 from service.logs import get_logger
@@ -127,7 +127,8 @@ def accept(context: DatasetContext, content: reading.Content, *, by: str | None 
     with transaction(factory) as session:
         require_unlocked(session)
         if by is not None:
-            require_usable(session, by, now=now)
+            if find_usable(session, by, now=now) is None:
+                raise Unauthorized("The key that began this upload was revoked or has expired. Nothing was changed.")
             fingerprints.wait_for_others(session)  # so that concurrent uploads are counted one by one
             most = context.settings.known_uploads_per_day
             quotas.require_known_uploads(session, snapshot.project_id, by, most, now=now)

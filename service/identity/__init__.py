@@ -1,5 +1,5 @@
-"""Authentication and permissions: keys, admins, people of a sign-in provider, projects, and two-person decisions.
+"""Authenticate callers and decide what they may see and do: keys, sessions, admins, people, projects, decisions.
 
-`access` defines which rows a caller can see; `recording` writes the audit log. Functions take a session and never
-commit. Nothing here depends on HTTP, and only `provider` calls another service.
+Start with `access`, which defines the rows that a caller can see, and `auth`, which identifies callers. Nothing here
+commits a transaction or depends on a web framework; only `provider` handles requests and calls another service.
 """

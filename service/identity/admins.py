@@ -83,7 +83,7 @@ def request_admission(
         project_id: for an owner; None for the project of the requesting key, or the installation.
     """
     asking = acting_key(session, requested_with)
-    key_id, key_hash = _read(introduction)
+    key_id, key_hash = _parse_introduction(introduction)
     name = require_name(name, "An admin's name")
     reason = short_reason(reason)
     project_id = project_id or asking.project_id
@@ -180,10 +180,10 @@ def admit_person(session: Session, person: Person, project_id: str | None, *, no
     return admin
 
 
-def dismiss_person(session: Session, person: Person, *, still: Collection[str | None], now: datetime) -> None:
-    """Remove a person's admin rows, except in projects (None: the installation) in `still`. Revoke their keys first."""
+def dismiss_person(session: Session, person: Person, *, except_in: Collection[str | None], now: datetime) -> None:
+    """Remove a person's admin rows, except in some projects (None: the installation). Revoke their keys first."""
     for admin in session.scalars(select(Admin).where(Admin.person_id == person.id, Admin.removed_at.is_(None))):
-        if admin.project_id not in still:
+        if admin.project_id not in except_in:
             admin.removed_at = now
             record(session, Act.ADMIN_REMOVED, admin.id, project_id=admin.project_id)
 
@@ -201,7 +201,7 @@ def makers(session: Session, keys: Sequence[ApiKey]) -> dict[str, Admin]:
     return {key_id: found[creator] for key_id, creator in creators.items() if creator in found}
 
 
-def _read(introduction: str) -> tuple[str, str]:
+def _parse_introduction(introduction: str) -> tuple[str, str]:
     form = _INTRODUCTION.fullmatch(introduction.strip())
     if form is None:
         raise InvalidInput(
@@ -252,7 +252,7 @@ def _add(
     **columns: str | None,
 ) -> Admin:
     name = require_name(name, "An admin's name")
-    key_id, digest = (None, None) if introduction is None else _read(introduction)
+    key_id, digest = (None, None) if introduction is None else _parse_introduction(introduction)
     _require_free(session, name, key_id, besides=request_id)
     if (session.scalar(select(func.count()).select_from(Admin)) or 0) >= ADMINS_MAX:
         raise Conflict(f"There have been {ADMINS_MAX} admins, which is the limit.")

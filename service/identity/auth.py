@@ -1,6 +1,10 @@
-"""API keys: hashed, scoped, revocable. Admins' keys belong to people (`admins`).
+"""Authentication: API keys, and browser sessions, which are opened with a key, a one-time link or a sign-in provider.
 
-Revoking a key also revokes all keys created with it, directly or indirectly, because a thief may have created some.
+Keys are hashed, scoped and revocable; admins' keys belong to people (`admins`). Revoking a key also revokes all keys
+created with it, directly or indirectly, because a thief may have created some.
+
+A session's cookie is random, and its SHA-256 identifies a row with key and expiry. Every request checks the row and the
+key, so signing out or revoking the key invalidates all copies of the cookie at once.
 """
 
 from __future__ import annotations
@@ -8,18 +12,21 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+import secrets
 import threading
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import BindParameter, ColumnElement, Select, exists, not_, select, update
+from sqlalchemy import BindParameter, ColumnElement, Select, bindparam, delete, exists, func, not_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from obscura.wire.ids import digest_token, make_token
 from obscura.wire.words import Admission
 from service.background import Background
-from service.db.access_tables import Admin, ApiKey, Person
+from service.db.access_tables import Admin, ApiKey, Person, SignIn
+from service.db.base import UtcDateTime
 from service.db.session import SessionFactory, transaction
 from service.db.webhook_tables import Webhook
 from service.errors import Conflict, Forbidden, InvalidInput, Unauthorized, require_name
@@ -34,6 +41,9 @@ _UNKNOWN = "This API key is unknown or was revoked."
 _NO_HASH = hashlib.sha256(b"no such key").hexdigest()
 SESSION_CONFIRMED = timedelta(minutes=1)  # validity of browser sessions after each confirmation by the provider
 RETRY_SECONDS = 60.0
+SESSION_SECONDS = 8 * 3600
+SESSIONS_PER_KEY_MAX = 20  # older sessions are closed
+_TOKEN_BYTES = 32
 
 
 def create_key(
@@ -217,15 +227,24 @@ def is_usable(now: datetime | BindParameter[datetime]) -> ColumnElement[bool]:
     )
 
 
+# The first query of every page. Built once, because building it costs more than running it.
+_SESSION = (
+    select(
+        ApiKey,
+        SignIn.expires_at,
+        is_usable(bindparam("now", type_=UtcDateTime())).label("usable"),
+        func.coalesce(Person.name, Admin.name, ApiKey.name).label("shown_name"),
+    )
+    .join(ApiKey, ApiKey.id == SignIn.key_id)
+    .outerjoin(Admin, Admin.id == ApiKey.admin_id)
+    .outerjoin(Person, Person.id == ApiKey.person_id)
+    .where(SignIn.token_sha256 == bindparam("token_sha256"))
+)
+
+
 def find_usable(session: Session, key_id: str, *, now: datetime) -> ApiKey | None:
     """Return a key if it is usable now, else None."""
     return session.scalar(select(ApiKey).where(ApiKey.id == key_id, is_usable(now)))
-
-
-def require_usable(session: Session, key_id: str, *, now: datetime) -> None:
-    """Raise Unauthorized unless a key is still usable."""
-    if find_usable(session, key_id, now=now) is None:
-        raise Unauthorized("The key that began this request was revoked or has expired. Nothing was changed.")
 
 
 def revoke_key(
@@ -246,7 +265,7 @@ def revoke_key(
     alone = Admin.requested_by == admin_id, Admin.admission == Admission.ALONE, Admin.project_id.is_not(None)
     ours = ApiKey.admin_id.is_not_distinct_from(admin_id) | ApiKey.admin_id.in_(select(Admin.id).where(*alone))
     theirs = ApiKey.admin_id.is_not(None) & not_(ours)
-    going = ApiKey.id.in_(with_all_made(this)) if include_created else this
+    going = ApiKey.id.in_(with_created(this)) if include_created else this
     if session.scalar(select(ApiKey.id).where(going, theirs, ApiKey.revoked_at.is_(None)).limit(1)) is not None:
         raise Forbidden(
             "Only the admin who owns this key, or two other admins, can revoke it. Request it with `obscura admins "
@@ -264,7 +283,7 @@ def revoke(session: Session, chosen: ColumnElement[bool], *, now: datetime, incl
 
     A concurrent creation of a key locks the creating key. So this waits for it, and revokes it in the next round.
     """
-    going = ApiKey.id.in_(with_all_made(chosen)) if include_created else chosen
+    going = ApiKey.id.in_(with_created(chosen)) if include_created else chosen
     of = ApiKey.id, ApiKey.project_id
     valid = select(*of).where(going, ApiKey.revoked_at.is_(None)).order_by(ApiKey.id).with_for_update()
     revoked = 0
@@ -276,10 +295,58 @@ def revoke(session: Session, chosen: ColumnElement[bool], *, now: datetime, incl
     return revoked
 
 
-def with_all_made(chosen: ColumnElement[bool]) -> Select[tuple[str]]:
+def with_created(chosen: ColumnElement[bool]) -> Select[tuple[str]]:
     """Return the query for ids of keys and of all keys that they created, directly or indirectly, revoked or not."""
     made = select(ApiKey.id).where(chosen).cte("made", recursive=True)
     return select(made.union(select(ApiKey.id).join(made, ApiKey.created_by == made.c.id)).c.id)
+
+
+def open_session(session: Session, key_id: str, *, now: datetime) -> str:
+    """Open a session for a key and return its cookie, which is not stored. Removes expired sessions."""
+    session.execute(delete(SignIn).where(SignIn.expires_at <= now))
+    open_ones = select(SignIn).where(SignIn.key_id == key_id).order_by(SignIn.created_at.desc(), SignIn.token_sha256)
+    for oldest in session.scalars(open_ones.offset(SESSIONS_PER_KEY_MAX - 1)).all():
+        session.delete(oldest)
+    cookie = secrets.token_hex(_TOKEN_BYTES)
+    expires_at = now + timedelta(seconds=SESSION_SECONDS)
+    session.add(SignIn(token_sha256=digest_token(cookie), key_id=key_id, created_at=now, expires_at=expires_at))
+    session.flush()
+    record(session, Act.SIGNED_IN, key_id, project_id=session.get_one(ApiKey, key_id).project_id)
+    return cookie
+
+
+@dataclass(frozen=True)
+class SignedIn:
+    """The caller of a session, the token for its forms, and the name of the person, admin or key."""
+
+    principal: Principal
+    form_token: str
+    name: str
+
+
+def find_session(session: Session, cookie: str, *, now: datetime) -> SignedIn | None:
+    """Return the caller of a cookie, or None if its session or key is invalid.
+
+    Raise Unauthorized for a person whom the sign-in provider has not confirmed within the last minute.
+    """
+    found = session.execute(_SESSION, {"token_sha256": digest_token(cookie), "now": now}).one_or_none()
+    if found is None or found.expires_at <= now:
+        return None
+    if found.ApiKey.revoked_at is None:
+        require_confirmed(session, found.ApiKey.person_id, now, in_browser=True)
+    return SignedIn(principal_of(found.ApiKey), form_token(cookie), found.shown_name) if found.usable else None
+
+
+def close_session(session: Session, cookie: str) -> None:
+    """End a session. Idempotent."""
+    ended = delete(SignIn).where(SignIn.token_sha256 == digest_token(cookie)).returning(SignIn.key_id)
+    for key_id in session.scalars(ended).all():
+        record(session, Act.SIGNED_OUT, key_id, project_id=session.get_one(ApiKey, key_id).project_id)
+
+
+def form_token(cookie: str) -> str:
+    """Return the CSRF token for a session's forms."""
+    return hmac.new(cookie.encode(errors="surrogatepass"), b"form", hashlib.sha256).hexdigest()
 
 
 class KeyUses(Background):

@@ -1,6 +1,6 @@
 """Two-person decisions: one admin makes a request, and it is carried out when another admin approves it.
 
-Other modules validate and carry out the requests: `service.ledger.limits`, `admins`, `service.jobs.sharing` and
+Other modules validate and carry out the requests: `service.ledger.limits`, `admins`, `service.jobs.releases` and
 `service.backups.accepting`. The rules here apply to every request. All keys of one person count as one person, and a
 request expires after seven days. With a sign-in provider, only its people decide. Decisions about a project take two
 of its owners, or one owner and an admin of the installation.

@@ -169,31 +169,31 @@ def _find(session: Session, issuer: str, subject: str) -> Person | None:
     return session.scalar(this.with_for_update().execution_options(populate_existing=True))
 
 
-def _apply(session: Session, person: Person, wished: dict[str | None, frozenset[Scope]], now: datetime) -> None:
-    wished = {
+def _apply(session: Session, person: Person, granted: dict[str | None, frozenset[Scope]], now: datetime) -> None:
+    granted = {
         project_id: scopes
-        for project_id, scopes in wished.items()
+        for project_id, scopes in granted.items()
         if project_id is None or session.get(Project, project_id) is not None
     }
-    owned = {project_id for project_id, scopes in wished.items() if Scope.ADMIN in scopes}
+    owned = {project_id for project_id, scopes in granted.items() if Scope.ADMIN in scopes}
     admins = {project_id: admit_person(session, person, project_id, now=now).id for project_id in owned}
     for key in roles(session, person):
-        held, scopes = frozenset(map(Scope, key.scopes)), wished.get(key.project_id, frozenset())
+        held, scopes = frozenset(map(Scope, key.scopes)), granted.get(key.project_id, frozenset())
         if not all(covers(scopes, scope) for scope in held):
             revoke(session, ApiKey.id == key.id, now=now)
             record(session, Act.ROLE_ENDED, person.id, project_id=key.project_id)
             continue
-        del wished[key.project_id]
+        del granted[key.project_id]
         if scopes != held:
             key.scopes, key.admin_id = sorted(scopes), admins.get(key.project_id)
             record(session, Act.ROLE_WIDENED, person.id, project_id=key.project_id)
-    for project_id, scopes in wished.items():
+    for project_id, scopes in granted.items():
         key_id, _token, digest = make_token()
         key = ApiKey(id=key_id, hash=digest, name=person.name, scopes=sorted(scopes), person_id=person.id)
         key.admin_id, key.project_id = admins.get(project_id), project_id
         add_key(session, key, now)
         record(session, Act.ROLE_GIVEN, person.id, project_id=project_id)
-    dismiss_person(session, person, still=owned, now=now)
+    dismiss_person(session, person, except_in=owned, now=now)
     session.flush()
 
 

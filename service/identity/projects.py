@@ -38,10 +38,10 @@ def rename(session: Session, project_id: str, *, name: str) -> Project:
     return _named(session, project)
 
 
-def choose(session: Session, wished: str | None = None) -> str:
+def choose(session: Session, project_id: str | None = None) -> str:
     """Return the project id for a new row: the requested project, or the only project that the caller may see."""
-    if wished is not None:
-        return find(session, Project, wished).id
+    if project_id is not None:
+        return find(session, Project, project_id).id
     seen = session.scalars(visible(session, Project, select(Project.id)).limit(2)).all()
     if len(seen) != 1:
         raise InvalidInput(

@@ -113,7 +113,7 @@ class Provider:
                 "The sign-in provider gave no refresh token, which this service needs to confirm you later. Allow the "
                 "scope offline_access at the provider, or set OBSCURA_OIDC_SCOPE."
             )
-        return claims, self._seal(token["refresh_token"]), pending["target"]
+        return claims, self._tokens.encrypt(token["refresh_token"].encode()).decode("ascii"), pending["target"]
 
     def confirm(self, subject: str, sealed: str) -> tuple[Claims, str]:
         """Return the provider's current claims about a person, and their next sealed refresh token.
@@ -135,7 +135,8 @@ class Provider:
             token, claims = self._ask(refresh)
         except OAuthError:
             raise NotVouchedFor("The sign-in provider no longer vouches for this person.") from None
-        return claims, self._seal(token.get("refresh_token") or refresh_token)
+        next_token: str = token.get("refresh_token") or refresh_token
+        return claims, self._tokens.encrypt(next_token.encode()).decode("ascii")
 
     def _ask(self, step: Callable[[StarletteOAuth2App], Awaitable[Answer]]) -> Answer:
         """Run a step in this thread's event loop, because `calling` limits threads. Raise OAuthError if rejected."""
@@ -207,6 +208,3 @@ class Provider:
             email=email if isinstance(email, str) else None,
             groups=frozenset(str(group) for group in groups[:GROUPS_MAX]) if isinstance(groups, list) else frozenset(),
         )
-
-    def _seal(self, refresh_token: str) -> str:
-        return self._tokens.encrypt(refresh_token.encode()).decode("ascii")

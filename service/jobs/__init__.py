@@ -1,12 +1,13 @@
-"""Jobs: plan, accept, lease and end them.
+"""Plan, accept, lease and end jobs. Start with `lifecycle`; `kinds` has one file for each kind of job.
 
 Functions take a session and never commit; those that write need a writing transaction. `now` is timezone-aware.
 `principal` is the id of the caller; idempotency keys are scoped to it. Functions raise NotFound if the job does not
-exist, and StaleAttempt if another attempt has taken over or the job has ended.
+exist, and StaleAttempt if another attempt has taken over or the job has ended. Nothing here runs a job or reads images.
 """
 
 from service.db.job_tables import FailureCode
 from service.jobs.endings import finish_cancelled, finish_failed, finish_unsaved, may_publish, tries_left
+from service.jobs.kind import made_by
 from service.jobs.kinds import KINDS
 from service.jobs.kinds.train import publish
 from service.jobs.lifecycle import (
@@ -14,16 +15,24 @@ from service.jobs.lifecycle import (
     claim,
     claimable,
     end_early,
+    get_job,
     give_back,
     heartbeat,
     report_progress,
     report_silence,
     reported_silence,
     request_cancel,
+    secret_of,
     stop_request,
 )
-from service.jobs.lookup import get_job, get_own_release, get_release, made_by, secret_of, trained_on
 from service.jobs.planning import charged_before_useful, facts_of, plan_job
-from service.jobs.sharing import SHARE_EFFECTS, end_share, request_share, shares
+from service.jobs.releases import (
+    SHARE_EFFECTS,
+    end_share,
+    get_own_release,
+    request_share,
+    shares,
+    trained_on,
+)
 from service.jobs.submission import submit
-from service.jobs.sweeps import Trial, cancel_sweep, jobs_of_sweep, plan_trials, submit_sweep, trials_asked
+from service.jobs.sweeps import Trial, cancel_sweep, jobs_of_sweep, plan_trials, requested_trials, submit_sweep

@@ -16,7 +16,6 @@ from service import ledger, queue
 from service.db.job_tables import FailureCode, Job
 from service.errors import Conflict
 from service.identity.access import find
-from service.jobs.lookup import stale_attempt
 from service.notices import notify
 
 # Failures after which a training still publishes its paid results. After others, it would fail again or lacks data.
@@ -120,7 +119,7 @@ def lock_attempt(session: Session, job_id: str, attempt: int, kind: str | None, 
     """Lock a job for its current attempt. The job must be running, or ended by this attempt in the state `replay`."""
     job = find(session, Job, job_id, lock=True)
     if job.attempt != attempt or job.state not in (JobState.RUNNING, replay):
-        raise stale_attempt(job, attempt)
+        raise ledger.stale_attempt(job, attempt)
     if kind is not None and job.kind != kind:
         raise Conflict(f"This is a {job.kind} job.", job_id=job_id)
     return job

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
 
@@ -13,10 +13,13 @@ from obscura.wire.job_schemas import FailureFacts, JobRecord
 from obscura.wire.schemas import ApiRecord, ApiRequest
 from obscura.wire.words import JobState
 from service.db.job_tables import FailureCode, Job, Made
+from service.errors import NotFound
+from service.identity.access import visible
 from service.jobs.endings import end_job, lock_attempt
-from service.jobs.lookup import made_by, stale_attempt
+from service.ledger import stale_attempt
 
 SAMPLES_MAX = 200_000  # default of the setting
+MadeByJob = TypeVar("MadeByJob", bound=Made)
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,13 @@ class Kind:
         for column, value in results.items():
             setattr(made, column, value)
         end_job(session, job, JobState.SUCCEEDED, now=now)
+
+
+def made_by(session: Session, table: type[MadeByJob], job_id: str) -> MadeByJob:
+    made = session.scalar(visible(session, table).where(table.job_id == job_id))
+    if made is None:
+        raise NotFound(f"There is no {table.__name__.lower()} of this job.", job_id=job_id)
+    return made
 
 
 def failure_of(job: Any) -> FailureFacts | None:

@@ -19,10 +19,9 @@ from obscura.wire.job_schemas import FailureFacts
 from obscura.wire.words import TRAIN, UNFINISHED, EarlyEnd, JobState
 from service import ledger, queue, quotas
 from service.db.job_tables import FailureCode, Job
-from service.errors import Conflict, InvalidInput
-from service.identity.access import find
-from service.jobs.endings import end_job, end_unpublished, may_publish, tries_left
-from service.jobs.lookup import get_job, stale_attempt
+from service.errors import Conflict, InvalidInput, StaleAttempt
+from service.identity.access import find, visible
+from service.jobs.endings import end_job, end_unpublished, lock_attempt, may_publish, tries_left
 from service.ledger.stops import LOCKED, InstallationLocked, lock_of, stop_of, stopped
 
 LISTED_MAX = 64
@@ -41,6 +40,10 @@ class StopRequest(enum.StrEnum):
 
     WIND_UP = "wind_up"  # charge no more, and publish what exists
     STOP = "stop"  # stop at once, without publishing
+
+
+def get_job(session: Session, job_id: str) -> Job:
+    return find(session, Job, job_id)
 
 
 def claimable(session: Session, *, now: datetime, kind: str | None = None) -> Sequence[str]:
@@ -94,7 +97,7 @@ def claim(
             ended_early=early,
             salvage_attempt=None if early is None else job.attempt + 1,
             started_at=job.started_at or now,
-            progress=_without_silence(job.progress),
+            progress={name: value for name, value in job.progress.items() if name != SILENT_MINUTES},
             progress_version=Job.progress_version + 1,
         )
     )
@@ -138,18 +141,26 @@ def reported_silence(silent_seconds: float, silent_seconds_max: float) -> int | 
 
 def report_silence(session: Session, *, job_id: str, attempt: int, minutes: int | None) -> None:
     """Show that a running attempt has been silent for some minutes; None removes the note."""
-    job = find(session, Job, job_id, lock=True)
-    if job.attempt != attempt or job.state is not JobState.RUNNING:
-        raise stale_attempt(job, attempt)
-    progress = _without_silence(job.progress) | ({} if minutes is None else {SILENT_MINUTES: minutes})
+    job = lock_attempt(session, job_id, attempt, None, replay=JobState.RUNNING)
+    progress = {**job.progress, SILENT_MINUTES: minutes}
+    if minutes is None:
+        del progress[SILENT_MINUTES]
     if progress != job.progress:
         job.progress = progress
         job.progress_version += 1
         session.flush()
 
 
-def _without_silence(progress: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in progress.items() if name != SILENT_MINUTES}
+def secret_of(session: Session, *, job_id: str, attempt: int) -> bytes:
+    """Return the 32 bytes that seed the noise of a job's mechanisms. Only its running attempt may call this (I9).
+
+    Never log them, store them or put them into an error.
+    """
+    running = Job.id == job_id, Job.attempt == attempt, Job.state == JobState.RUNNING
+    secret = session.scalar(visible(session, Job, select(Job.secret)).where(*running))
+    if secret is None:
+        raise StaleAttempt(f"Attempt {attempt} does not run this job.", job_id=job_id, attempt=attempt)
+    return bytes.fromhex(secret)
 
 
 def request_cancel(session: Session, *, job_id: str, now: datetime, discard: bool = False) -> Job:
@@ -237,4 +248,4 @@ def _change(session: Session, job_id: str, attempt: int, **values: Any) -> None:
     if session.scalar(changed, execution_options=_NO_SYNC) is None:
         job = get_job(session, job_id)
         session.refresh(job)
-        raise stale_attempt(job, attempt)
+        raise ledger.stale_attempt(job, attempt)

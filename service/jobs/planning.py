@@ -39,11 +39,6 @@ class TrainingSet:
     privacy_filter: Filter
     units_declared: int
 
-    @property
-    def units(self) -> str:
-        """The account's privacy unit, in the plural."""
-        return f"{self.account.unit.value}s"
-
     def budget_nano(self, epsilon: float) -> int:
         """Convert an epsilon at the account's delta to nano-units."""
         is_number = not isinstance(epsilon, bool) and isinstance(epsilon, int | float)
@@ -95,17 +90,17 @@ def training_set(session: Session, dataset_id: str, *, lock: bool = False) -> Tr
     kept = or_(Dataset.state != DatasetState.DELETED, begun)
     covered = and_(Dataset.account_id == account.id, Dataset.ready_at.is_not(None), kept)
     by_subject = func.coalesce(Dataset.subjects_declared, Dataset.records_declared)
-    units = func.sum(by_subject if account.unit is Unit.SUBJECT else Dataset.records_declared)
-    n = session.scalar(select(units).where(or_(Dataset.id == dataset.id, covered))) or 0
-    trained = TrainingSet(dataset, account, ledger.filter_of(account), n)
+    declared = func.sum(by_subject if account.unit is Unit.SUBJECT else Dataset.records_declared)
+    n = session.scalar(select(declared).where(or_(Dataset.id == dataset.id, covered))) or 0
     if account.delta > 1 / n:
+        units = f"{account.unit.value}s"
         raise InvalidInput(
             f"Account *{account.name}* has delta {account.delta:g}, which is above 1/{n} ({1 / n:.3g}) for the {n} "
-            f"{trained.units} declared in its datasets: such a guarantee would allow publishing some of them. Use an "
-            "account with a smaller delta.",
-            **{"delta": account.delta, "delta_max": 1 / n, f"{trained.units}_declared": n},
+            f"{units} declared in its datasets: such a guarantee would allow publishing some of them. Use an account "
+            "with a smaller delta.",
+            **{"delta": account.delta, "delta_max": 1 / n, f"{units}_declared": n},
         )
-    return trained
+    return TrainingSet(dataset, account, ledger.filter_of(account), n)
 
 
 def facts_of(dataset: Dataset, account: Account) -> PublicFacts:
@@ -158,9 +153,9 @@ def plan_on(session: Session, trained: TrainingSet, recipe: str, epsilon: float,
     if delta <= 1 / (DELTA_SHARE * n):
         return plan
     note = (
-        f"delta {delta:g} is more than a tenth of 1/n for the {n} {trained.units} declared in the account's datasets: "
-        f"in the worst case that delta allows, about {delta * n:.2g} of them would be left unprotected. For a new "
-        f"account, choose at most 1/{DELTA_SHARE * n}."
+        f"delta {delta:g} is more than a tenth of 1/n for the {n} {account.unit.value}s declared in the account's "
+        f"datasets: in the worst case that delta allows, about {delta * n:.2g} of them would be left unprotected. For "
+        f"a new account, choose at most 1/{DELTA_SHARE * n}."
     )
     return replace(plan, notes=(*plan.notes, note))
 

@@ -19,7 +19,7 @@ from service.db.job_tables import Job, Made
 from service.errors import IdempotencyMismatch, InvalidInput
 from service.identity.access import project_of
 from service.jobs.kind import SAMPLES_MAX, Ask, Kind
-from service.jobs.lookup import get_job
+from service.jobs.lifecycle import get_job
 from service.jobs.planning import TrainingSet
 from service.ledger.chain import body_hash
 
@@ -62,7 +62,7 @@ def require_drawable(what: str, count: int | None, count_max: int, seed: int | N
 def remember(
     session: Session, principal: str, key: str | None, body: Mapping[str, Any], resource_id: str, now: datetime
 ) -> str | None:
-    """Claim an idempotency key; return the resource of an earlier request with this key, or None if there is none."""
+    """Claim an idempotency key; return the resource of an earlier request with it, or None for a new key."""
     if key is None:
         return None
     if not 1 <= len(key) <= KEY_CHARACTERS_MAX:

@@ -25,7 +25,7 @@ from service.db.job_tables import Job, Sweep
 from service.errors import InvalidInput, SweepTooExpensive, require_name
 from service.identity.access import find, visible
 from service.jobs.kind import Ask
-from service.jobs.kinds.train import at_the_present_rate, hold_price, newest_release
+from service.jobs.kinds.train import hold_at_current_rate, hold_price, newest_release
 from service.jobs.lifecycle import request_cancel
 from service.jobs.planning import TrainingSet, plan_on, require_anchors_ready, require_content
 from service.jobs.submission import remember
@@ -39,7 +39,7 @@ class Trial:
     options: Mapping[str, Any]
 
 
-def trials_asked(body: SweepRequest) -> list[Trial]:
+def requested_trials(body: SweepRequest) -> list[Trial]:
     """Return the trials of a request; raise InvalidInput if neither a trial nor the sweep has an epsilon."""
     trials = []
     for number, asked in enumerate(body.trials, start=1):
@@ -90,7 +90,7 @@ def submit_sweep(
     if first_id is not None:
         return find(session, Sweep, first_id)
 
-    def held_on(trained: TrainingSet) -> Sweep:
+    def price_and_hold(trained: TrainingSet) -> Sweep:
         require_content(session, trained, recipe, evaluation_dataset_id)
         plans = plan_trials(session, trained, recipe, trials)
         for plan in plans:  # before the account is locked: deletions also lock datasets before accounts
@@ -128,20 +128,13 @@ def submit_sweep(
         quotas.require_jobs(session, trained.account.project_id)
         return sweep
 
-    return at_the_present_rate(session, dataset_id, held_on)
+    return hold_at_current_rate(session, dataset_id, price_and_hold)
 
 
 def jobs_of_sweep(session: Session, sweep_id: str) -> Sequence[Job]:
     """Return the trials of a sweep as jobs, in the order of the request."""
     trials = visible(session, Job).where(Job.sweep_id == sweep_id, Job.kind == TRAIN).order_by(Job.created_at)
     return session.scalars(trials).all()
-
-
-def sweeps_measured(session: Session, sweep_ids: Sequence[str]) -> set[str]:
-    """Return the sweeps with a queued or running evaluation."""
-    waiting = select(Job.sweep_id).distinct()
-    waiting = waiting.where(Job.sweep_id.in_(sweep_ids), Job.kind != TRAIN, Job.state.not_in(ENDED))
-    return {sweep_id for sweep_id in session.scalars(waiting) if sweep_id is not None}
 
 
 def cancel_sweep(session: Session, *, sweep_id: str, now: datetime, discard: bool = False) -> Sweep:

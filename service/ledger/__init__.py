@@ -1,8 +1,8 @@
-"""The ledger: the only writer of accounts, holds and entries. `ledger.limits` has the actions of admins on accounts.
+"""Write accounts, holds and log entries; nothing else does. Start with `holds`; `limits` has the actions of admins.
 
 Callers pass a session in a writing transaction and commit it themselves; datetimes are timezone-aware. Functions that
 read an account, a hold or an entry raise NotFound if it is missing, and LedgerCorruption if it contradicts the log.
-Functions that append an entry raise ClockRefused if the clock is wrong.
+Functions that append an entry raise ClockRefused if the clock is wrong. No entry is ever changed or deleted.
 """
 
 from service.db.ledger_tables import Account, Entry, Hold
@@ -28,9 +28,10 @@ from service.ledger.holds import (
     lock_to_hold,
     order_of,
     released,
-    require_as_held,
+    require_unchanged,
     return_hold,
     settle,
+    stale_attempt,
 )
 from service.ledger.rows import (
     audited,

@@ -117,7 +117,7 @@ def fence(session: Session, *, hold_id: str, attempt: int, now: datetime) -> Non
     """Give an attempt the exclusive right to write to the hold, unless a later attempt has it or the hold has ended."""
     hold = lock_hold(session, hold_id)  # also locks the account: another step may follow in this transaction
     if attempt < hold.attempt or hold.state not in (HoldState.HELD, HoldState.ARMED):
-        raise _stale(hold, attempt)
+        raise stale_attempt(hold, attempt)
     hold.attempt = attempt
     session.flush()
 
@@ -307,7 +307,7 @@ def settle(session: Session, *, hold_id: str, attempt: int, reason: str, now: da
     """
     hold = lock_hold(session, hold_id)
     if attempt != hold.attempt:
-        raise _stale(hold, attempt)
+        raise stale_attempt(hold, attempt)
     if hold.state in (HoldState.HELD, HoldState.RETURNED):
         return return_hold(session, hold_id=hold_id, reason=reason, now=now)
     return capture(session, hold_id=hold_id, attempt=attempt, artifact_sha256=None, reason=reason, now=now)
@@ -330,7 +330,7 @@ def order_of(session: Session, job: Job, secret: str) -> dict[str, str]:
     return order_digests(order, secret, parts)
 
 
-def require_as_held(session: Session, job: Job, secret: str) -> None:
+def require_unchanged(session: Session, job: Job, secret: str) -> None:
     """Raise LedgerCorruption if a training has changed since its price was held. Call it before arming."""
     if job.hold_id is None:
         raise LedgerCorruption("Ledger: a training has no hold.", job_id=job.id)
@@ -353,27 +353,28 @@ def released(hold: Hold) -> dict[str, int]:
     return dict(hold.last_entry.details.get("released", {}))
 
 
+def stale_attempt(row: Hold | Job, attempt: int) -> StaleAttempt:
+    """Return the error for an attempt that may no longer write."""
+    return StaleAttempt(
+        f"Attempt {attempt} may no longer write: attempt {row.attempt} has the job, or the job has ended.",
+        attempt=attempt,
+        current_attempt=row.attempt,
+    )
+
+
 def _lock_for(session: Session, hold_id: str, attempt: int, *, ended: bool = False) -> Hold:
     """Lock a hold for its current attempt. Reject a hold that has ended unless `ended` is set."""
     hold = lock_hold(session, hold_id)
     if attempt < 1 or attempt != hold.attempt:  # I6: attempts count from 1; no attempt 0 may write
-        raise _stale(hold, attempt)
+        raise stale_attempt(hold, attempt)
     if not ended and hold.state not in (HoldState.HELD, HoldState.ARMED):
-        raise _stale(hold, attempt)
+        raise stale_attempt(hold, attempt)
     return hold
 
 
 def _require_amount(amount_nano: int) -> None:
     if isinstance(amount_nano, bool) or not isinstance(amount_nano, int) or not 0 < amount_nano <= NANO_MAX:
         raise InvalidInput("amount_nano must be a whole number of nano-units above 0.")
-
-
-def _stale(hold: Hold, attempt: int) -> StaleAttempt:
-    return StaleAttempt(
-        f"Attempt {attempt} may no longer write: attempt {hold.attempt} has the job, or the job has ended.",
-        attempt=attempt,
-        current_attempt=hold.attempt,
-    )
 
 
 def _wrong_state(hold: Hold, action: str) -> Conflict:

@@ -91,7 +91,7 @@ class PlannedSweep:
 def plan_sweep(session: Session, settings: Settings, asked: SweepRequest) -> PlannedSweep:
     """Return a sweep with its price. Opens no data."""
     trained = training_set(session, asked.dataset_id)
-    trials = jobs.trials_asked(asked)
+    trials = jobs.requested_trials(asked)
     made = jobs.plan_trials(session, trained, asked.recipe, trials)
     for plan in made:
         require_extractor(settings, plan)

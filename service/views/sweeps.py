@@ -12,14 +12,13 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import FINAL_STATES, SweepRecord, SweepTotals, TrialFacts
 from obscura.wire.schemas import record_of
-from obscura.wire.words import TRAIN, HoldState
+from obscura.wire.words import ENDED, TRAIN, HoldState
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sweep
 from service.errors import LedgerCorruption
 from service.identity.access import find, visible
 from service.jobs.kind import failure_of
 from service.jobs.kinds.evaluate import newest_evaluations, with_figures
-from service.jobs.sweeps import sweeps_measured
 from service.ledger import Hold
 from service.views.accounts import Payer, Payments
 from service.views.jobs import ON_PAGES, JobView, payments_of
@@ -30,6 +29,7 @@ SWEEPS_SHOWN = 6
 _STATES = select(Job.id, Job.kind, Job.account_id, Job.sweep_id, Job.state, Job.hold_id, Job.epsilon).where(
     Job.kind == TRAIN
 )
+_UNFINISHED_EVALUATIONS = select(Job.sweep_id).where(Job.kind != TRAIN, Job.state.not_in(ENDED))
 _TRIALS = (
     ON_PAGES.add_columns(Release.summary, Release.incomplete)
     .outerjoin(Release, Release.id == Job.release_id)
@@ -111,7 +111,8 @@ def _trials(session: Session, rows: Sequence[Sweep]) -> Sequence[Row[Any]]:
 def _records(session: Session, rows: Sequence[Sweep], trials: Sequence[Row[Any]], paid: Payments) -> list[SweepRecord]:
     named = {job.release_id: job.evaluation_dataset_id for job in trials if job.release_id is not None}
     newest = newest_evaluations(session, named, named)
-    measuring = sweeps_measured(session, [row.id for row in rows])
+    evaluations = visible(session, Job, _UNFINISHED_EVALUATIONS).where(Job.sweep_id.in_([row.id for row in rows]))
+    measuring = set(session.scalars(evaluations))
     shown = []
     for row in rows:
         epsilon_of = paid.epsilon_of(row.account_id)

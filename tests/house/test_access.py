@@ -17,7 +17,6 @@ READERS = {"select", "get", "get_one"}
 WHOLE = {
     "audit": "verifies every row",
     "backups": "copies and restores every row",
-    "identity/sessions.py": "finds the key of the caller",
     "datasets/deletion.py": "runs in the background, and keeps images that any job still needs",
     "datasets/fingerprints.py": "compares images with those of every project",
     "datasets/receiving.py": "journals accepted uploads of every project at the start",
@@ -32,8 +31,7 @@ WHOLE = {
     "identity/recording.py": "deletes old events of every project",
     "installation.py": "compares the database with the data folder",
     "jobs/lifecycle.py": "lets workers claim jobs of every project",
-    "jobs/lookup.py": "reads the job and dataset of a release that was found",
-    "jobs/sharing.py": "finds the project to share with, and ends its jobs when the share ends",
+    "jobs/releases.py": "reads the job, dataset and project of a release that was found, and ends jobs of a share",
     "jobs/sweeps.py": "ends the jobs of a sweep that was found",
     "ledger/accounts.py": "requires unique names in all projects, and reads the log of an account that was found",
     "ledger/holds.py": "allows one hold for each job",

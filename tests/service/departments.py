@@ -21,8 +21,8 @@ from service.api.routes import routers
 from service.db.access_tables import Person
 from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import transaction
+from service.identity.auth import form_token
 from service.identity.people import Claims, roles
-from service.identity.sessions import form_token
 from service.settings import Settings
 from tests.service.reading_routes import TestClient, address, stocked
 

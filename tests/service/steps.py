@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, event, select, text
 from sqlalchemy.orm import Session
 
+from obscura.wire.schemas import BalanceFacts
 from obscura.wire.words import EntryKind
 from privacy.accounting.events import GaussianEvent
 from privacy.plans.plan import stage_from_json
@@ -17,8 +18,10 @@ from service.audit.findings import Finding
 from service.audit.verify import verify
 from service.db.access_tables import ApiKey
 from service.db.base import new_id
+from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
 from service.identity import admins, auth, decisions
+from service.identity.access import find
 from tests.conftest import APPEND_ONLY
 
 Row = TypeVar("Row")
@@ -42,9 +45,33 @@ class WithDatabase:
             for name, value in columns.items():
                 setattr(session.get_one(table, row_id), name, value)
 
+    def row(self, table: type[Row], row_id: str) -> Row:
+        return self.read(lambda session: session.get_one(table, row_id))
+
+    def job(self, job_id: str) -> Job:
+        return self.read(find, Job, job_id)
+
     def rows(self, table: type[Row], *conditions: Any) -> list[Row]:
         with transaction(self.factory, read_only=True) as session:
             return list(session.scalars(select(table).where(*conditions)))
+
+
+class WithAccount(WithDatabase):
+    """The base of what tests work with on one account."""
+
+    account_id: str
+
+    def account(self) -> ledger.Account:
+        return self.read(ledger.get_account, self.account_id)
+
+    def balance(self) -> BalanceFacts:
+        return ledger.balance_of(self.account())
+
+    def entries(self) -> list[ledger.Entry]:
+        return list(self.read(ledger.entries, self.account_id, 0, 1000))
+
+    def kinds(self) -> list[EntryKind]:
+        return [entry.kind for entry in self.entries()]
 
 
 class Steps(WithDatabase):
@@ -110,7 +137,7 @@ def releases(count: int) -> dict[str, Any]:
     return GaussianEvent(sensitivity=1.0, stddev=40_000.0, count=1).to_json() | {"count": count}
 
 
-def hold_at_present_rate(session: Session, *, account_id: str, amount_nano: int, **facts: Any) -> ledger.Hold:
+def hold_amount(session: Session, *, account_id: str, amount_nano: int, **facts: Any) -> ledger.Hold:
     """Hold an amount for a stage `votes`; `facts` are those of `ledger.hold`."""
     present = ledger.filter_of(ledger.get_account(session, account_id))
     stage = {"name": "votes", "event": releases(amount_nano), "cost_nano": amount_nano}

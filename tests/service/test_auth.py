@@ -36,9 +36,6 @@ class Keys(Steps):
     def who(self, token: str) -> Principal:
         return self.read(authenticate, token, now=self.now)
 
-    def row(self, key_id: str) -> ApiKey:
-        return self.read(lambda session: session.get_one(ApiKey, key_id))
-
 
 @pytest.fixture
 def keys(factory: SessionFactory, now: datetime) -> Keys:
@@ -53,7 +50,7 @@ def test_a_token_is_new_finds_its_principal_and_is_stored_nowhere(keys):
     assert keys.who(token) == Principal(key_id, frozenset({Scope.TRAIN, Scope.READ}), project_id="prj_default")
     stored = keys.read(lambda session: tuple(session.execute(text("SELECT * FROM api_keys")).one()))
     assert secret not in repr(stored)
-    key = keys.row(key_id)
+    key = keys.row(ApiKey, key_id)
     assert key.hash not in repr(key)
     assert keys.make("read")[1].rsplit("_", 1)[1] != secret
 
@@ -74,7 +71,7 @@ def test_every_other_token_is_refused_alike(keys):
 
 def test_a_revoked_key_opens_nothing(keys, now):
     key_id, token = keys.make("admin")
-    owner = keys.row(key_id).admin_id
+    owner = keys.row(ApiKey, key_id).admin_id
     for later in (0, 5):
         when = now + timedelta(days=later)
         revoked, others = keys.do(revoke_key, key_id=key_id, admin_id=owner, now=when)
@@ -121,7 +118,7 @@ def test_a_bootstrap_that_was_not_committed_is_done_again(keys, now, tmp_path):
 def test_a_key_that_is_being_made_goes_with_its_maker(keys, now):
     """A thief makes keys as fast as they can while the stolen one is revoked: none is left."""
     key_id, _token = keys.make("admin")
-    owner = keys.row(key_id).admin_id
+    owner = keys.row(ApiKey, key_id).admin_id
 
     def steal() -> None:
         last = key_id
@@ -141,7 +138,7 @@ def test_an_open_making_is_waited_for(keys, now):
     if keys.sqlite:
         pytest.skip("SQLite's writers take turns")
     key_id, _token = keys.make("admin")
-    owner = keys.row(key_id).admin_id
+    owner = keys.row(ApiKey, key_id).admin_id
     with ThreadPoolExecutor(1) as pool:
         with transaction(keys.factory) as session:
             create_key(session, name="made", scopes=["admin"], created_by=key_id, admin_id=owner, now=now)
@@ -177,11 +174,11 @@ def test_a_use_is_written_once_an_hour_and_never_put_back(keys, now):
         uses.note(key_id, moment)
         assert uses.write()
         assert sum(statement.startswith("UPDATE") for statement in written) == count
-    assert keys.row(key_id).last_used_at == to_the_hour(later)
+    assert keys.row(ApiKey, key_id).last_used_at == to_the_hour(later)
     slow = KeyUses(keys.factory)
     slow.note(key_id, now)
     assert slow.write()
-    assert keys.row(key_id).last_used_at == to_the_hour(later), "what another process has written since stays"
+    assert keys.row(ApiKey, key_id).last_used_at == to_the_hour(later), "what another process has written since stays"
 
 
 def test_a_note_is_written_beside_whoever_makes_it(keys, now):
@@ -190,7 +187,7 @@ def test_a_note_is_written_beside_whoever_makes_it(keys, now):
     uses.start()
     with transaction(keys.factory):  # on SQLite nobody else writes meanwhile
         uses.note(key_id, now)
-    wait_until(lambda: keys.row(key_id).last_used_at == to_the_hour(now), "not written")
+    wait_until(lambda: keys.row(ApiKey, key_id).last_used_at == to_the_hour(now), "not written")
     uses.stop()
 
 

@@ -22,7 +22,7 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.db.project_tables import DEFAULT_PROJECT
 from service.identity import access
-from service.identity.sessions import form_token
+from service.identity.auth import form_token
 from service.settings import Settings
 from tests.service import departments
 from tests.service.departments import named

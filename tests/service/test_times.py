@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 from pydantic import BaseModel
 from sqlalchemy import text
@@ -22,7 +22,7 @@ from service.metrics import Metrics
 from service.settings import Settings
 from service.times import EXACT, WatchedClock, to_the_hour
 from tests.service.reading_routes import address, reading_routes, stocked
-from tests.service.steps import approve_raise, charge, hold_at_present_rate, make_key
+from tests.service.steps import approve_raise, charge, hold_amount, make_key
 
 ASKED = datetime(2030, 1, 2, 3, 50, 7, 123456, tzinfo=UTC)
 OPENED = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)  # by the fixture
@@ -42,7 +42,7 @@ def test_entries_of_a_training_do_not_tell_how_long_its_steps_took(factory, open
         now = ASKED
         with transaction(factory) as session:
             facts = {"account_id": account_id, "job_id": new_id("job"), "amount_nano": 100, "now": now}
-            held = hold_at_present_rate(session, **facts)
+            held = hold_amount(session, **facts)
             ledger.fence(session, hold_id=held.id, attempt=1, now=now)
         with transaction(factory) as session:
             ledger.arm(session, hold_id=held.id, attempt=1, now=now + pace)
@@ -65,11 +65,10 @@ def test_no_entry_that_is_dated_exactly_stands_behind_one_of_a_training(factory,
     """Not of any kind: an exact time behind a charge would tell when that was made at the latest."""
     account_id = open_account(factory)
     moments = (datetime(2030, 1, 2, 5, 0, 0, 1, tzinfo=UTC) + n * timedelta(minutes=7, seconds=31) for n in range(99))
-    nine: dict[str, Any] = {"account_id": account_id, "amount_nano": 9}
     with transaction(factory) as session:
         asking, deciding = (make_key(session, name=name, scopes=["admin"], now=ASKED)[0].id for name in "ab")
         for reason in ("a", "b"):
-            held = hold_at_present_rate(session, **nine, job_id=new_id("job"), now=next(moments))
+            held = hold_amount(session, account_id=account_id, job_id=new_id("job"), amount_nano=9, now=next(moments))
             this = {"hold_id": held.id, "attempt": 1}
             ledger.fence(session, **this, now=next(moments))
             ledger.arm(session, **this, now=next(moments))
@@ -82,7 +81,7 @@ def test_no_entry_that_is_dated_exactly_stands_behind_one_of_a_training(factory,
             session, account_id=account_id, epsilon=8, reason="more", requested_with=asking, now=next(moments)
         )
         approve_raise(session, asked.id, deciding, next(moments))
-        returned = hold_at_present_rate(session, **nine, job_id=new_id("job"), now=next(moments))
+        returned = hold_amount(session, account_id=account_id, job_id=new_id("job"), amount_nano=9, now=next(moments))
         ledger.return_hold(session, hold_id=returned.id, reason="c", now=next(moments))
         account = ledger.lock_account(session, account_id)
         ledger.limits.record_missing(session, account, amount_nano=1, details={}, now=next(moments))

@@ -22,7 +22,6 @@ from sqlalchemy import select
 from sqlalchemy.orm import undefer
 
 from benchmarks import chaos_clients
-from obscura.wire.schemas import BalanceFacts
 from obscura.wire.words import EntryKind, HoldState, JobState
 from privacy.accounting import certificate
 from service import jobs, ledger
@@ -31,13 +30,14 @@ from service.datasets.vault import Vault, key_id_of, write_key
 from service.db.job_tables import Evaluation, FailureCode, Job, Release
 from service.db.ledger_tables import Hold
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.identity.access import find
 from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SEALED_SUFFIX, SUBJECTS_NAME, ArrayFile, context_of
 from service.sealing import new_key
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.interface import key_of
 from tests.conftest import dataset_row
-from tests.service.steps import WithDatabase
+from tests.service.steps import WithAccount
 from tests.workers import tiny_runner
 from tests.workers.small_trainings import digits
 from workers.recipes import dp_classifier
@@ -57,7 +57,7 @@ OPTIONS: dict[str, Any] = {**chaos_clients.OPTIONS, "images": 30, "images_per_it
 
 
 @dataclass
-class Workshop(WithDatabase):
+class Workshop(WithAccount):
     settings: Settings
     factory: SessionFactory
     account_id: str
@@ -95,10 +95,7 @@ class Workshop(WithDatabase):
             session.get_one(Job, job_id).lease_until = datetime.now(UTC)
 
     def release_of(self, job_id: str) -> Release:
-        return self.do(jobs.get_release, self.job(job_id).release_id)
-
-    def entries(self) -> list[ledger.Entry]:
-        return list(self.do(ledger.entries, self.account_id, 0, 1000))
+        return self.do(find, Release, self.job(job_id).release_id)
 
     def charges(self, job_id: str) -> list[ledger.Entry]:
         return [entry for entry in self.entries() if entry.kind is EntryKind.CHARGE and entry.job_id == job_id]
@@ -142,19 +139,11 @@ class Workshop(WithDatabase):
     def step(self, job_id: str) -> int:
         return int(self.job(job_id).progress.get("step", 0))
 
-    def job(self, job_id: str) -> Job:
-        with transaction(self.factory, read_only=True) as session:
-            return jobs.get_job(session, job_id)
-
     def hold(self, job_id: str) -> Hold:
         with transaction(self.factory, read_only=True) as session:
             hold_id = jobs.get_job(session, job_id).hold_id
             assert hold_id is not None
             return ledger.get_hold(session, hold_id)
-
-    def balance(self) -> BalanceFacts:
-        with transaction(self.factory, read_only=True) as session:
-            return ledger.balance_of(ledger.get_account(session, self.account_id))
 
     def wait(self, until: Callable[[], bool], *, seconds: float = 300.0) -> None:
         deadline = time.monotonic() + seconds

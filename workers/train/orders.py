@@ -101,7 +101,7 @@ def read_training(session: Session, attempt: Attempt) -> Training:
     if dataset.state is not DatasetState.READY:
         raise NotFound("The dataset has no content.", dataset_id=dataset.id)
     secret = jobs.secret_of(session, job_id=job.id, attempt=attempt.number)
-    ledger.require_as_held(session, job, secret.hex())
+    ledger.require_unchanged(session, job, secret.hex())
     plan = plan_from_json(job.plan)
     return Training(
         job=job,

@@ -152,7 +152,7 @@ def list_keys(
     ] = None,
 ) -> Page[wire.KeyRecord]:
     """List keys, newest first, including revoked and expired keys."""
-    asked = [] if created_by is None else [ApiKey.id.in_(auth.with_all_made(ApiKey.created_by == created_by))]
+    asked = [] if created_by is None else [ApiKey.id.in_(auth.with_created(ApiKey.created_by == created_by))]
     return newest_page(service, page, ApiKey, views.keys, *asked)
 
 

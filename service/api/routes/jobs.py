@@ -162,7 +162,7 @@ def create_sweep(
     409 if the account cannot pay for all trials; the error has the number that would fit. Every trial costs budget,
     even if you use only one. Choosing the best by accuracy on a public dataset is post-processing and costs nothing.
     """
-    trials = jobs.trials_asked(body)
+    trials = jobs.requested_trials(body)
     facts = body.model_dump(exclude={"trials", "epsilon"})
     with accepting(service, *(facts | vars(trial) for trial in trials)) as session:
         now = service.clock()

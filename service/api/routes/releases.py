@@ -52,14 +52,14 @@ def list_releases(service: Running, page: Paging, account_id: OfAccount = None) 
 def read_release(service: Running, release_id: ReleaseId) -> ReleaseRecord:
     """Return a release with its measurements on public data."""
     with transaction(service.factory, read_only=True) as session:
-        return views.records(session, [jobs.get_release(session, release_id)])[0]
+        return views.records(session, [find(session, Release, release_id)])[0]
 
 
 @router.get("/{release_id}/card", dependencies=[VIEW], summary="Read the privacy card")
 def read_card(service: Running, release_id: ReleaseId) -> JSONResponse:
     """Return the privacy card: the guarantee, its cost, its public assumptions and its limits."""
     with transaction(service.factory, read_only=True) as session:
-        return JSONResponse(jobs.get_release(session, release_id).card)
+        return JSONResponse(find(session, Release, release_id).card)
 
 
 @router.get("/{release_id}/receipt", dependencies=[VIEW], summary="Read the receipt")
@@ -129,7 +129,7 @@ def list_evaluations(service: Running, release_id: ReleaseId, page: Paging) -> P
 
 def _require_generator(service: Service, release_id: str, name: str) -> Release:
     with transaction(service.factory, read_only=True) as session:
-        release = jobs.get_release(session, release_id)
+        release = find(session, Release, release_id)
     if release.kind is not words.ReleaseKind.GENERATOR and name in _OF_GENERATORS:
         raise errors.NotFound(
             f"A {release.kind.value} has no {name}. GET /v1/releases/{release.id} shows this release.",

@@ -18,8 +18,8 @@ from service.db.job_tables import Evaluation, FailureCode, Job, Release
 from service.errors import Conflict, InvalidInput
 from service.identity.access import find, visible
 from service.jobs.kind import Ask, Kind, Order, failure_of
-from service.jobs.lookup import get_release, payer_of, trained_on, training_of
 from service.jobs.planning import evaluation_set
+from service.jobs.releases import payer_of, trained_on, training_of
 from service.jobs.submission import new_job, queue_job, require_drawable
 
 LISTED_MAX = 50
@@ -40,7 +40,7 @@ def accept(
     session: Session, ask: Ask, *, release_id: str, dataset_id: str, samples: int | None, seed: int | None
 ) -> Job:
     """Accept the evaluation of a release on public images."""
-    release = get_release(session, release_id)
+    release = find(session, Release, release_id)
     if release.kind is ReleaseKind.HISTOGRAM:
         raise Conflict(
             f"Release *{release.name}* is a histogram, which is not measured on images.", release_id=release.id

@@ -14,8 +14,9 @@ from obscura.wire.words import ReleaseKind, SampleFormat
 from service.db.base import new_id
 from service.db.job_tables import FailureCode, Job, Release, Sample
 from service.errors import Conflict, InvalidInput
+from service.identity.access import find
 from service.jobs.kind import Ask, Kind, Order, Reading, failure_of
-from service.jobs.lookup import get_release, payer_of, trained_on, training_of
+from service.jobs.releases import payer_of, trained_on, training_of
 from service.jobs.submission import new_job, queue_job, require_drawable
 
 
@@ -31,7 +32,7 @@ def accept(
     proportions: Mapping[str, float] | str | None = None,
 ) -> Job:
     """Accept a request for synthetic images from a release."""
-    release = get_release(session, release_id)
+    release = find(session, Release, release_id)
     require_drawable("count", count, ask.samples_max, seed)
     if format not in set(SampleFormat):
         raise InvalidInput(f"format must be one of {', '.join(SampleFormat)}.")

@@ -21,7 +21,7 @@ from service.db.job_tables import FailureCode, Job, Release
 from service.errors import InsufficientBudget, InvalidInput, LedgerCorruption, StaleAttempt
 from service.failpoints import failpoint
 from service.identity.access import visible
-from service.jobs import endings, lookup, planning, submission
+from service.jobs import endings, planning, submission
 from service.jobs.kind import Ask, Kind, Order
 from service.jobs.kinds.evaluate import queue_evaluation
 from service.ledger.chain import body_hash, canonical_json, columns_of, row_digest
@@ -42,7 +42,7 @@ def accept(
 ) -> Job:
     """Accept a training, and hold its price in the dataset's account."""
 
-    def held_on(trained: planning.TrainingSet) -> Job:
+    def price_and_hold(trained: planning.TrainingSet) -> Job:
         planning.require_content(session, trained, recipe, evaluation_dataset_id)
         account = trained.account
         ledger.require_unfrozen(account)
@@ -54,18 +54,21 @@ def accept(
         named = {"evaluation_dataset_id": evaluation_dataset_id}
         return hold_price(session, ask, trained, plan, epsilon=epsilon, options=options, **named)
 
-    return at_the_present_rate(session, dataset_id, held_on)
+    return hold_at_current_rate(session, dataset_id, price_and_hold)
 
 
-def at_the_present_rate(session: Session, dataset_id: str, held_on: Callable[[planning.TrainingSet], Held]) -> Held:
+def hold_at_current_rate(
+    session: Session, dataset_id: str, price_and_hold: Callable[[planning.TrainingSet], Held]
+) -> Held:
     """Price trainings on a dataset, then hold the price. Retry if the limit was raised in between.
 
-    `held_on` computes the plan and holds its price. The dataset is locked; the account's limit may still be raised.
+    `price_and_hold` computes the plan and holds its price. The dataset is locked, but the account's limit may still be
+    raised.
     """
     for left in reversed(range(PRICINGS_MAX)):
         try:
             with session.begin_nested():  # a rollback releases the account's lock before prices are computed again
-                return held_on(planning.training_set(session, dataset_id, lock=True))
+                return price_and_hold(planning.training_set(session, dataset_id, lock=True))
         except ledger.RateChanged:
             if not left:
                 raise
@@ -157,7 +160,7 @@ def publish(
     if job.state is JobState.SUCCEEDED:
         published = session.scalars(visible(session, Release).where(Release.job_id == job_id)).one()
         if (published.id, published.artifact_sha256) != (release_id, artifact_sha256):
-            raise lookup.stale_attempt(job, attempt)
+            raise ledger.stale_attempt(job, attempt)
         return published
     if job.ended_early is EarlyEnd.DISCARDED:
         raise StaleAttempt("The results of this training were discarded.", attempt=attempt, current_attempt=job.attempt)

@@ -26,7 +26,7 @@ from service.jobs.submission import new_job
 from service.ledger.stops import arming_stops
 from service.storage.folder import FolderStorage
 from tests.conftest import declared_row
-from tests.service.steps import Steps, charge_planned, hold_at_present_rate, raise_limit
+from tests.service.steps import Steps, charge_planned, hold_amount, raise_limit
 
 EVENT = GaussianEvent(sensitivity=2.0, stddev=40.0, count=4)
 STEPS = PoissonGaussianEvent(sampling_probability=0.05, noise_multiplier=1.0, count=10)  # noise follows from a budget
@@ -80,7 +80,7 @@ class LedgerBook(Steps):
                 stage = steps.to_json()
             facts = {"amount_nano": stage["cost_nano"], "now": self.tick()}
             facts |= {"details": {"recipe": "datalens", "epsilon": 1.0, "stages": [stage]}}
-            hold_id = hold_at_present_rate(session, account_id=account_id, job_id=job_id, **facts).id
+            hold_id = hold_amount(session, account_id=account_id, job_id=job_id, **facts).id
             dataset = declared_row(account_id, self.now)
             session.add(dataset)
             session.flush()

@@ -168,8 +168,8 @@ class World(LedgerBook):
         self.claim(queued)
         facts = {"results": {"accuracy": {"cnn": 0.5}}, "confusion": [[1, 2], [3, 4]]}
         self.do(kinds.evaluate.KIND.finish, job_id=queued, attempt=1, **facts)
-        wish = {"release_id": release_id, "dataset_id": self.test_set, "samples": 9, "seed": 3}
-        self.do(jobs.submit, jobs.KINDS["evaluate"], principal="key_me", idempotency_key=None, **wish)
+        order = {"release_id": release_id, "dataset_id": self.test_set, "samples": 9, "seed": 3}
+        self.do(jobs.submit, jobs.KINDS["evaluate"], principal="key_me", idempotency_key=None, **order)
 
     def asked(self) -> dict[str, Any]:
         facts = {"principal": "key_me", "idempotency_key": None, "dataset_id": self.private, "recipe": "datalens"}
@@ -182,7 +182,7 @@ class World(LedgerBook):
     def attempt(self, job_id: str) -> None:
         """Claim a training, arm its hold and charge a little."""
         self.claim(job_id)
-        hold_id = self.read(jobs.get_job, job_id).hold_id
+        hold_id = self.job(job_id).hold_id
         self.arm(hold_id)
         self.charge(hold_id, 1)
 
@@ -309,7 +309,7 @@ OTHER_THAN_HELD += ["options = '{}'", "plan = '{}'", "account_id = 'acc_x'"]
 def test_a_training_is_compared_with_its_hold_before_anything_is_opened(world, edit):
     def compare(session: Any, secret: str) -> None:
         session.expire_all()
-        ledger.require_as_held(session, jobs.get_job(session, world.queued), secret)
+        ledger.require_unchanged(session, jobs.get_job(session, world.queued), secret)
 
     with world.tampered() as session:
         secret = str(session.execute(select(Job.secret).where(Job.id == world.queued)).scalar_one())

@@ -21,7 +21,7 @@ from service.audit.findings import clear_stops
 from service.audit.proofs import keep_newest
 from service.backups import making
 from service.backups.accepting import Outcome, accept
-from service.backups.making import MANIFEST, BackupRefused, Made, back_up, read_manifest
+from service.backups.making import MANIFEST, Backup, BackupRefused, back_up, read_manifest
 from service.backups.restoring import Restored, restore
 from service.datasets import receiving, states, vault
 from service.datasets.reading import Sent
@@ -32,7 +32,7 @@ from service.db.schema import upgrade_schema
 from service.db.session import open_sessions, transaction
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound
 from service.inspection import find_losses, inspect_ledger, may_remove, sign_heads
-from service.jobs import claimable, get_job
+from service.jobs import claimable
 from service.ledger.stops import InstallationLocked, lock_of
 from service.settings import Settings
 from service.storage import storage_of
@@ -91,7 +91,7 @@ class Installed(LedgerBook):
         settings = self.settings()
         sign_heads(settings, self.factory, inspect_ledger(settings, self.factory), now=self.tick())
 
-    def back_up(self, *, with_keys: bool = False) -> Made:
+    def back_up(self, *, with_keys: bool = False) -> Backup:
         return back_up(self.settings(), self.factory, self.backup, with_keys=with_keys, now=self.now)
 
     def lose_database(self) -> None:
@@ -339,7 +339,7 @@ def test_where_nothing_can_say_what_was_spent_a_person_decides(book):
     with transaction(book.factory) as session:
         clear_stops(session)
     assert book.codes() == {"restored"}, "no verification can tell what was lost"
-    job = book.read(get_job, job_id)
+    job = book.job(job_id)
     assert (job.cancel_requested, job.ended_early) == (True, "discarded")
     assert journalled_jobs(book.storage) == [job_id]
     assert installation.pair(book.settings(), book.factory, now=book.now)

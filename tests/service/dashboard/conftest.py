@@ -28,7 +28,7 @@ from service.db.session import SessionFactory, transaction
 from service.settings import Settings
 from service.storage.interface import key_of
 from tests.service.reading_routes import TestClient, application
-from tests.service.steps import WithDatabase, charge, hold_at_present_rate, make_key
+from tests.service.steps import WithDatabase, charge, hold_amount, make_key
 
 CARD = {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove", "recipe": "datalens"}
 CARD |= {"accountant": "dp-accounting 1", "assumed_public": ["the class names"], "not_covered": ["other publications"]}
@@ -73,7 +73,7 @@ class Site(WithDatabase):
         with transaction(self.factory) as session:
             nano = ledger.filter_of(ledger.get_account(session, account_id)).nano_of(epsilon)
             held = {"account_id": account_id, "job_id": new_id("job"), "amount_nano": nano, "now": self.now}
-            hold, job_id = hold_at_present_rate(session, **held), held["job_id"]
+            hold, job_id = hold_amount(session, **held), held["job_id"]
             attempt = {"hold_id": hold.id, "attempt": 1, "now": self.now}
             if started:
                 ledger.fence(session, **attempt)
@@ -136,14 +136,8 @@ class Site(WithDatabase):
         (folder / "images.zip").write_bytes(b"synthetic")
         return sample_id
 
-    def row(self, table: type[Any], row_id: str) -> Any:
-        return self.read(Session.get_one, table, row_id)
-
     def balance(self, account_id: str) -> BalanceFacts:
-        return self.read(lambda session: ledger.balance_of(ledger.get_account(session, account_id)))
-
-    def job(self, job_id: str) -> Job:
-        return self.row(Job, job_id)
+        return ledger.balance_of(self.read(ledger.get_account, account_id))
 
     def hold_of(self, job_id: str) -> Hold:
         return self.row(Hold, self.job(job_id).hold_id)

@@ -12,7 +12,7 @@ from service.db.access_tables import ApiKey, SignIn
 from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import transaction
 from service.identity import auth, projects
-from service.identity.sessions import SESSION_SECONDS, SESSIONS_PER_KEY_MAX, close_session, find_session, open_session
+from service.identity.auth import SESSION_SECONDS, SESSIONS_PER_KEY_MAX, close_session, find_session, open_session
 from tests.service.dashboard.conftest import assert_shown
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}

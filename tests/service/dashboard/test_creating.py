@@ -22,7 +22,7 @@ from service.db.ledger_tables import Account
 from service.jobs import kinds
 from tests.pictures import archive, picture
 from tests.service.dashboard.conftest import Stock, assert_shown, forms_of, submit, token_of
-from tests.service.steps import hold_at_present_rate
+from tests.service.steps import hold_amount
 
 pytestmark = pytest.mark.usefixtures("read_here")
 
@@ -222,7 +222,7 @@ def test_what_cannot_be_planned_is_explained_at_its_field(site, stock, trainer):
 def spend(site, account_id: str, *, but_nano: int = 0) -> None:
     rest_nano = site.balance(account_id).left_nano - but_nano
     facts = {"account_id": account_id, "job_id": new_id("job"), "amount_nano": rest_nano, "now": site.now}
-    site.do(hold_at_present_rate, **facts)
+    site.do(hold_amount, **facts)
 
 
 @pytest.mark.parametrize("left_nano", [0, 300])

@@ -20,7 +20,6 @@ from service.datasets.reading import Content, Sent, staged
 from service.datasets.vault import DatasetContext, Subjects, Vault
 from service.datasets.withdrawal import Withdrawal
 from service.db.dataset_tables import Dataset, Fingerprint
-from service.db.job_tables import Job
 from service.db.ledger_tables import Entry
 from service.db.session import SessionFactory, transaction
 from service.ingest.array_files import IMAGES_NAME, SUBJECTS_NAME
@@ -91,9 +90,6 @@ class World(Steps):
         self.do(ledger.arm, **paid)
         self.do(charge, amount_nano=amount_nano, stage=job.plan["stages"][0]["name"], **paid)
         return str(job.account_id)
-
-    def job(self, job_id: str) -> Job:
-        return self.read(jobs.get_job, job_id)
 
     def finish_cancelled(self, job_id: str) -> None:
         self.do(jobs.finish_cancelled, job_id=job_id, attempt=1, now=datetime.now(UTC))

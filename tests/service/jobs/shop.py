@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import func, select
 
-from obscura.wire.schemas import BalanceFacts
-from obscura.wire.words import DatasetState, EntryKind, HoldState
+from obscura.wire.words import DatasetState, HoldState
 from service import jobs, ledger
 from service.audit.signing import SigningKey
 from service.db.access_tables import Idempotency, Outbox
@@ -17,7 +16,7 @@ from service.db.job_tables import Job, Release, Sample, Sweep
 from service.db.ledger_tables import Hold
 from service.db.session import SessionFactory, transaction
 from service.jobs import FailureCode
-from tests.service.steps import Steps, charge
+from tests.service.steps import Steps, WithAccount, charge
 
 RECIPE = "datalens"
 SHA = "ab" * 32
@@ -31,7 +30,7 @@ class Claim(NamedTuple):
     attempt: int
 
 
-class Shop(Steps):
+class Shop(WithAccount, Steps):
     """An account with a private and a public dataset, somebody who asks for jobs, and the workers of these jobs."""
 
     def __init__(
@@ -161,7 +160,7 @@ class Shop(Steps):
     def unsaved(self, claim: Claim) -> Job:
         return self.tell(jobs.finish_unsaved, claim, now=self.now)
 
-    def wish(self, claim: Claim) -> jobs.StopRequest | None:
+    def stop_request(self, claim: Claim) -> jobs.StopRequest | None:
         return self.tell(jobs.stop_request, claim)
 
     def give_back(self, claim: Claim) -> None:
@@ -173,9 +172,6 @@ class Shop(Steps):
 
     # What can be looked at.
 
-    def job(self, job_id: str) -> Job:
-        return self.read(jobs.get_job, job_id)
-
     def trials(self, sweep_id: str) -> list[Job]:
         return list(self.read(jobs.jobs_of_sweep, sweep_id))
 
@@ -185,18 +181,9 @@ class Shop(Steps):
     def hold_state(self, job_id: str) -> HoldState:
         return self.hold_of(job_id).state
 
-    def balance(self) -> BalanceFacts:
-        return ledger.balance_of(self.read(ledger.get_account, self.account_id))
-
     def money(self) -> tuple[int, int]:
         balance = self.balance()
         return balance.spent_nano, balance.reserved_nano
-
-    def entries(self) -> list[ledger.Entry]:
-        return self.read(ledger.entries, self.account_id, 0, 1000)
-
-    def log_kinds(self) -> list[EntryKind]:
-        return [entry.kind for entry in self.entries()]
 
     def counts(self) -> dict[str, int]:
         with transaction(self.factory, read_only=True) as session:

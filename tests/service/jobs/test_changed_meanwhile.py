@@ -88,7 +88,7 @@ def test_a_limit_that_is_lowered_meanwhile_is_kept(shop):
     with asked_in_between(shop, lambda: shop.train(epsilon=1.5)) as (session, answers):
         ledger.limits.lower_limit(session, account_id=shop.account_id, epsilon=1.0, reason="less", now=shop.now)
     assert isinstance(answers[0], InsufficientBudget)
-    assert shop.log_kinds() == [EntryKind.OPEN, EntryKind.LIMIT]
+    assert shop.kinds() == [EntryKind.OPEN, EntryKind.LIMIT]
 
 
 def test_an_account_that_is_frozen_meanwhile_takes_no_training(shop):
@@ -105,4 +105,4 @@ def test_images_that_joined_another_account_meanwhile_are_paid_by_that_one(shop)
     with asked_in_between(shop, lambda: shop.train(dataset_id=arriving_id)) as (session, answers):
         session.execute(update(Dataset).where(Dataset.id == arriving_id).values(content_sha256="0" * 64, **arrived))
     assert shop.job(answers[0]).account_id == other_id == shop.hold_of(answers[0]).account_id
-    assert shop.log_kinds() == [EntryKind.OPEN], "images of the others were paid for by this account"
+    assert shop.kinds() == [EntryKind.OPEN], "images of the others were paid for by this account"

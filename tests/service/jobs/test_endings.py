@@ -35,7 +35,7 @@ def test_replayed_messages_change_nothing(shop):
     job_id, release_id = shop.submit(), new_id("rel")
     claim = shop.charged()
     shop.publish(claim, release_id=release_id)
-    version, kinds = shop.job(job_id).progress_version, shop.log_kinds()
+    version, kinds = shop.job(job_id).progress_version, shop.kinds()
     assert shop.publish(claim, release_id=release_id).id == release_id
     for other in (
         lambda: shop.publish(claim, release_id=new_id("rel")),
@@ -47,54 +47,46 @@ def test_replayed_messages_change_nothing(shop):
     ):
         with pytest.raises(StaleAttempt):
             other()
-    assert (shop.job(job_id).progress_version, shop.log_kinds()) == (version, kinds)
+    assert (shop.job(job_id).progress_version, shop.kinds()) == (version, kinds)
     assert shop.money() == (10, 0)
 
 
 def test_what_was_not_paid_for_is_not_published(shop):
-    job_id = shop.submit()
-    claim = shop.claimed()
+    claim = shop.claimed(shop.submit())
     with pytest.raises(Conflict):  # never armed
         shop.publish(claim, release_id=new_id("rel"))
     shop.arm(claim)
     with pytest.raises(Conflict, match="its hold has no charge"):
         shop.publish(claim, release_id=new_id("rel"))
-    assert shop.job(job_id).state is JobState.RUNNING
+    assert shop.job(claim.job_id).state is JobState.RUNNING
 
 
 @pytest.mark.parametrize(
     "change", [{"release_id": "rel_x"}, {"release_id": "../../etc"}, {"sha": "x"}, {"sha": "AB" * 32}]
 )
 def test_a_malformed_release_is_refused(shop, change):
-    shop.submit()
-    claim = shop.claimed()
+    claim = shop.claimed(shop.submit())
     with pytest.raises(InvalidInput):
         shop.publish(claim, **{"release_id": new_id("rel"), **change})
 
 
 def test_a_failure_before_the_data_was_read_returns_the_hold(shop):
-    job_id = shop.submit()
-    claim = shop.claimed()
+    claim = shop.claimed(shop.submit())
     for _ in range(2):
         job = shop.fail(claim, FailureCode.OUT_OF_MEMORY)
         assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.OUT_OF_MEMORY)
-    assert (shop.money(), shop.hold_state(job_id)) == ((0, 0), HoldState.RETURNED)
+    assert (shop.money(), shop.hold_state(claim.job_id)) == ((0, 0), HoldState.RETURNED)
     assert shop.claim() is None
 
 
-def charged(shop: Shop) -> Claim:
-    shop.submit()
-    return shop.charged()
-
-
 def test_a_failure_after_that_gets_one_attempt_to_publish_and_then_captures_what_was_charged(shop):
-    first = charged(shop)
+    first = shop.charged(job_id=shop.submit())
     assert shop.fail(first, FailureCode.OUT_OF_MEMORY).state is JobState.QUEUED
     assert shop.money()[0] == 0
     second = shop.claimed()
     job = shop.job(first.job_id)
     assert (job.ended_early, job.salvage_attempt, second.attempt) == (EarlyEnd.OUT_OF_MEMORY, 2, 2)
-    assert shop.wish(second) is None  # it charges nothing by itself
+    assert shop.stop_request(second) is None  # it charges nothing by itself
     job = shop.fail(second)
     assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.OUT_OF_MEMORY)  # the first reason counts
     assert (shop.money(), shop.hold_state(first.job_id)) == ((10, 0), HoldState.CAPTURED)
@@ -102,25 +94,25 @@ def test_a_failure_after_that_gets_one_attempt_to_publish_and_then_captures_what
 
 
 def test_of_nothing_useful_the_end_is_the_one_that_was_coming(shop):
-    lost = charged(shop)
+    lost = shop.charged(job_id=shop.submit())
     shop.fail(lost, FailureCode.WORKER_LOST)
     assert shop.unsaved(shop.claimed()).failure_code is FailureCode.WORKER_LOST
-    cancelled = charged(shop)
+    cancelled = shop.charged(job_id=shop.submit())
     shop.cancel(cancelled.job_id)
     assert shop.unsaved(cancelled).state is JobState.CANCELLED
-    exhausted = charged(shop)
+    exhausted = shop.charged(job_id=shop.submit())
     assert shop.unsaved(exhausted).failure_code is FailureCode.HOLD_EXHAUSTED
     assert shop.money() == (30, 0)
 
 
 @pytest.mark.parametrize("code", [FailureCode.DATASET_UNAVAILABLE, FailureCode.LEDGER_UNAVAILABLE])
 def test_what_would_fail_again_is_not_tried(shop, code):
-    assert shop.fail(charged(shop), code).state is JobState.FAILED
+    assert shop.fail(shop.charged(job_id=shop.submit()), code).state is JobState.FAILED
     assert shop.money() == (10, 0)
 
 
 def test_an_attempt_to_publish_that_was_handed_on_is_made_again(shop):
-    claim = charged(shop)
+    claim = shop.charged(job_id=shop.submit())
     shop.fail(claim)
     for attempt in (2, 3):
         second = shop.claimed()
@@ -135,8 +127,7 @@ def test_an_attempt_to_publish_that_was_handed_on_is_made_again(shop):
 
 
 def test_only_the_closed_set_of_failures_exists(shop):
-    shop.submit()
-    claim = shop.claimed()
+    claim = shop.claimed(shop.submit())
     with pytest.raises(ValueError, match="KeyError"):
         shop.fail(claim, "KeyError: patient 7")  # type: ignore[arg-type]
 
@@ -153,30 +144,29 @@ def test_cancelling_a_queued_job_ends_it_and_returns_its_hold(shop):
 
 
 def test_a_cancelled_training_that_has_charged_nothing_stops(shop):
-    job_id = shop.submit()
-    claim = shop.claimed()
+    claim = shop.claimed(shop.submit())
     shop.arm(claim)
     with pytest.raises(Conflict, match="No stop without publishing was requested"):
         shop.cancelled(claim)
     for _ in range(2):
-        assert shop.cancel(job_id).state is JobState.RUNNING
-    assert shop.wish(claim) is jobs.StopRequest.STOP
+        assert shop.cancel(claim.job_id).state is JobState.RUNNING
+    assert shop.stop_request(claim) is jobs.StopRequest.STOP
     for _ in range(2):
         assert shop.cancelled(claim).state is JobState.CANCELLED
     assert shop.money() == (0, 0)
 
 
 def test_a_cancelled_training_that_has_charged_winds_up_and_a_discarded_one_stops(shop):
-    claim = charged(shop)
-    assert shop.wish(claim) is None
+    claim = shop.charged(job_id=shop.submit())
+    assert shop.stop_request(claim) is None
     for _ in range(2):
         assert shop.cancel(claim.job_id).ended_early is EarlyEnd.CANCELLED
-    assert shop.wish(claim) is jobs.StopRequest.WIND_UP
+    assert shop.stop_request(claim) is jobs.StopRequest.WIND_UP
     with pytest.raises(Conflict, match="without publishing"):
         shop.cancelled(claim)
     for _ in range(2):
         assert shop.cancel(claim.job_id, discard=True).ended_early is EarlyEnd.DISCARDED
-    assert shop.wish(claim) is jobs.StopRequest.STOP
+    assert shop.stop_request(claim) is jobs.StopRequest.STOP
     with pytest.raises(StaleAttempt, match="discarded"):
         shop.publish(claim, release_id=new_id("rel"))
     assert shop.cancelled(claim).state is JobState.CANCELLED
@@ -184,7 +174,7 @@ def test_a_cancelled_training_that_has_charged_winds_up_and_a_discarded_one_stop
 
 
 def test_a_cancellation_that_came_too_late_to_leave_anything_out_is_forgotten(shop):
-    claim = charged(shop)
+    claim = shop.charged(job_id=shop.submit())
     shop.cancel(claim.job_id)
     shop.publish(claim, release_id=new_id("rel"))
     job = shop.job(claim.job_id)
@@ -199,7 +189,7 @@ def test_a_job_that_has_ended_cannot_be_cancelled(shop):
 
 
 def test_a_job_that_was_given_back_after_a_charge_is_published_when_cancelled_and_captured_when_discarded(shop):
-    claim = charged(shop)
+    claim = shop.charged(job_id=shop.submit())
     shop.give_back(claim)
     assert shop.cancel(claim.job_id).state is JobState.QUEUED
     second = shop.claimed()
@@ -231,24 +221,24 @@ def test_a_sample_costs_nothing(shop):
     sample = shop.read(jobs.made_by, Sample, job_id)
     assert (sample.path, sample.sha256, sample.bytes) == ("samples/x.npz", SHA, 5)
     assert shop.job(job_id).state is JobState.SUCCEEDED
-    assert shop.log_kinds()[-1] is EntryKind.CAPTURE
+    assert shop.kinds()[-1] is EntryKind.CAPTURE
     assert shop.money() == (10, 0)
 
 
 def test_a_sample_that_fails_touches_no_budget(shop):
     shop.sample(shop.released(), format="imagefolder")
-    before = shop.log_kinds()
+    before = shop.kinds()
     shop.fail(shop.claimed(), FailureCode.SAMPLING_FAILED)
-    assert shop.log_kinds() == before
+    assert shop.kinds() == before
     assert shop.money() == (10, 0)
 
 
 def test_a_job_ends_no_earlier_than_its_hold_whose_entry_another_machine_may_have_dated(shop):
     """By a clock that is some seconds ahead, when an hour begins in between: verification compares both."""
-    job_id = shop.submit()
-    claim = shop.claimed(job_id)
+    claim = shop.claimed(shop.submit())
     shop.now = to_the_hour(shop.now) + timedelta(hours=1, seconds=2)
     shop.freeze()
     shop.now -= timedelta(seconds=5)
     shop.fail(claim)
-    assert shop.job(job_id).finished_at == shop.hold_of(job_id).updated_at == to_the_hour(shop.now + timedelta(hours=1))
+    job, hold = shop.job(claim.job_id), shop.hold_of(claim.job_id)
+    assert job.finished_at == hold.updated_at == to_the_hour(shop.now + timedelta(hours=1))

@@ -67,8 +67,7 @@ def test_many_claimers_get_different_jobs(shop):
 
 
 def test_a_heartbeat_keeps_the_lease(shop):
-    shop.submit()
-    claim = shop.claimed()
+    claim = shop.claimed(shop.submit())
     for _ in range(4):
         shop.later(LEASE - 1)
         shop.heartbeat(claim)
@@ -78,11 +77,10 @@ def test_a_heartbeat_keeps_the_lease(shop):
 
 
 def test_a_superseded_attempt_may_do_nothing(shop):
-    job_id = shop.submit()
-    old = shop.charged()
+    old = shop.charged(job_id=shop.submit())
     shop.later(LEASE)
     new = shop.claimed()
-    assert (new.job_id, new.attempt) == (job_id, 2)
+    assert (new.job_id, new.attempt) == (old.job_id, 2)
     for forbidden in (
         lambda: shop.heartbeat(old),
         lambda: shop.progress(old, step=1),
@@ -92,11 +90,11 @@ def test_a_superseded_attempt_may_do_nothing(shop):
         lambda: shop.fail(old),
         lambda: shop.cancelled(old),
         lambda: shop.give_back(old),
-        lambda: shop.read(jobs.secret_of, job_id=job_id, attempt=1),
+        lambda: shop.read(jobs.secret_of, job_id=old.job_id, attempt=1),
     ):
         with pytest.raises(StaleAttempt):
             forbidden()
-    assert (shop.job(job_id).state, shop.hold_state(job_id)) == (JobState.RUNNING, HoldState.ARMED)
+    assert (shop.job(old.job_id).state, shop.hold_state(old.job_id)) == (JobState.RUNNING, HoldState.ARMED)
     shop.arm(new)
     assert shop.charge(new, 5) == 15
 
@@ -118,12 +116,11 @@ def test_unknown_jobs_are_not_found(shop):
 
 
 def test_progress_is_replaced_and_numbered(shop):
-    job_id = shop.submit()
-    claim = shop.claimed()
-    before = shop.job(job_id).progress_version
+    claim = shop.claimed(shop.submit())
+    before = shop.job(claim.job_id).progress_version
     shop.progress(claim, stage="votes", step=1, steps=9, charged_nano=5, eta_seconds=None)
     shop.progress(claim, stage="votes", step=2, steps=9, charged_epsilon=0.5, eta_seconds=3.5)
-    job = shop.job(job_id)
+    job = shop.job(claim.job_id)
     assert job.progress == {"stage": "votes", "step": 2, "steps": 9, "charged_epsilon": 0.5, "eta_seconds": 3.5}
     assert job.progress_version == before + 2
 
@@ -134,11 +131,10 @@ UNPLANNED |= {"step": ["1", None, True, [1, 2]], "eta_seconds": [nan, inf]}
 
 @pytest.mark.parametrize("progress", [{name: value} for name, values in UNPLANNED.items() for value in values])
 def test_progress_says_only_what_was_planned(shop, progress):
-    job_id = shop.submit()
-    claim = shop.claimed()
+    claim = shop.claimed(shop.submit())
     with pytest.raises(InvalidInput, match="Progress"):
         shop.progress(claim, **progress)
-    assert shop.job(job_id).progress == {}
+    assert shop.job(claim.job_id).progress == {}
 
 
 # --- lost workers: tests/crash kills them at each moment -------------------------------------------------------------
@@ -165,8 +161,7 @@ def test_only_lost_attempts_count(shop):
 
 
 def test_the_operator_sets_how_often_a_job_may_lose_its_worker(shop):
-    job_id = shop.submit()
-    shop.claimed()
+    job_id = shop.claimed(shop.submit()).job_id
     shop.later(LEASE)
     assert shop.claim(attempts_max=1) is None
     job = shop.job(job_id)
@@ -177,8 +172,7 @@ def test_the_operator_sets_how_often_a_job_may_lose_its_worker(shop):
 @pytest.mark.parametrize("discard", [False, True])
 def test_a_cancelled_job_whose_worker_was_lost_is_tried_again_to_publish_what_was_paid_for(shop, discard):
     """Not where that is to be discarded."""
-    job_id = shop.submit()
-    shop.charged()
+    job_id = shop.charged(job_id=shop.submit()).job_id
     shop.cancel(job_id, discard=discard)
     shop.later(LEASE)
     for attempt in range(2, 7) if not discard else ():

@@ -13,7 +13,6 @@ from privacy.plans.registry import RECIPES
 from service import jobs, ledger
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Preview
-from service.db.session import transaction
 from service.errors import InvalidInput, StaleAttempt
 from service.jobs import kinds
 from service.jobs.kinds.preview import forecast_sentence
@@ -94,8 +93,7 @@ def test_delta_is_compared_with_all_that_was_declared_in_the_account(shop):
 def test_what_was_published_about_a_deleted_dataset_still_counts(shop):
     shop.released()
     shop.declare(account_id=shop.account_id, records_declared=40_001)
-    with transaction(shop.factory) as session:
-        session.get_one(Dataset, shop.dataset_id).state = DatasetState.DELETED
+    shop.change(Dataset, shop.dataset_id, state=DatasetState.DELETED)
     new = shop.declare(account_id=shop.account_id, records_declared=10)
     with pytest.raises(InvalidInput, match="above 1/100011"):
         shop.plan(dataset_id=new)
@@ -160,10 +158,10 @@ def ask(shop: Any, **changes: Any) -> str:
 
 
 def test_a_preview_needs_no_budget_and_writes_nothing_to_the_ledger(shop):
-    logged = shop.log_kinds()
+    logged = shop.kinds()
     job_id = ask(shop, epsilon=100.0)
     assert (shop.job(job_id).kind, shop.job(job_id).hold_id) == ("preview", None)
-    assert shop.log_kinds() == logged
+    assert shop.kinds() == logged
     assert shop.balance().reserved_nano == 0
 
 

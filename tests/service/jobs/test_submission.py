@@ -14,7 +14,7 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release, Sample
 from service.db.session import transaction
 from service.identity.access import find
-from service.jobs.kinds.train import PRICINGS_MAX, at_the_present_rate
+from service.jobs.kinds.train import PRICINGS_MAX, hold_at_current_rate
 from tests.service.jobs.shop import RECIPE, UNREADY
 from tests.together import at_once
 
@@ -90,7 +90,7 @@ def test_a_price_is_found_anew_only_so_often(shop):
         raise ledger.RateChanged("raised")
 
     with pytest.raises(errors.Conflict, match="raised"), transaction(shop.factory) as session:
-        at_the_present_rate(session, shop.dataset_id, too_late)
+        hold_at_current_rate(session, shop.dataset_id, too_late)
     assert pricings == [shop.dataset_id] * PRICINGS_MAX
 
 

@@ -128,8 +128,7 @@ def test_cancelling_returns_what_has_not_started_and_leaves_what_has_ended(shop)
     shop.fail(done, jobs.FailureCode.LEDGER_UNAVAILABLE)
     shop.claimed()
     for _ in range(2):
-        with transaction(shop.factory) as session:
-            jobs.cancel_sweep(session, sweep_id=sweep_id, now=shop.now)
+        shop.do(jobs.cancel_sweep, sweep_id=sweep_id)
     trials = shop.trials(sweep_id)
     assert [trial.state.value for trial in trials] == ["failed", "running", "cancelled", "cancelled"]
     assert trials[1].cancel_requested

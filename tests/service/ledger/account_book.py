@@ -2,18 +2,17 @@
 
 from datetime import datetime
 
-from obscura.wire.schemas import BalanceFacts
 from obscura.wire.words import HoldState
 from privacy.accounting.filter import open_filter
 from service import ledger
 from service.db.session import SessionFactory
-from tests.service.steps import Steps, charge, hold_at_present_rate
+from tests.service.steps import Steps, WithAccount, charge, hold_amount
 
 CAPACITY = open_filter(8.0, 1e-5).capacity_nano
 SHA = "ab" * 32
 
 
-class AccountBook(Steps):
+class AccountBook(WithAccount, Steps):
     """An account and the ledger's steps on it."""
 
     def __init__(self, factory: SessionFactory, account_id: str, now: datetime) -> None:
@@ -23,7 +22,7 @@ class AccountBook(Steps):
     def hold(self, amount_nano: int, *, attempt: int = 0) -> str:
         self.jobs += 1
         facts = {"account_id": self.account_id, "job_id": f"job_{self.jobs:020}"}
-        hold_id: str = self.do(hold_at_present_rate, amount_nano=amount_nano, **facts).id
+        hold_id: str = self.do(hold_amount, amount_nano=amount_nano, **facts).id
         if attempt:
             self.fence(hold_id, attempt)
         return hold_id
@@ -57,21 +56,9 @@ class AccountBook(Steps):
     def freeze(self, frozen: bool, *, reason: str = "an audit", by: str | None = None) -> None:
         self.do(ledger.limits.set_frozen, account_id=self.account_id, frozen=frozen, reason=reason, by=by)
 
-    def account(self) -> ledger.Account:
-        return self.read(ledger.get_account, self.account_id)
-
-    def balance(self) -> BalanceFacts:
-        return ledger.balance_of(self.account())
-
     def money(self) -> tuple[int, int, int]:
         balance = self.balance()
         return balance.spent_nano, balance.reserved_nano, balance.left_nano
-
-    def log(self) -> list[ledger.Entry]:
-        return list(self.read(ledger.entries, self.account_id, 0, 1000))
-
-    def kinds(self) -> list[str]:
-        return [entry.kind.value for entry in self.log()]
 
     def hold_row(self, hold_id: str) -> ledger.Hold:
         return self.read(ledger.get_hold, hold_id)

@@ -27,7 +27,7 @@ from service import ledger
 from service.db.base import new_id
 from service.db.session import DatabaseBusy, SessionFactory, make_engine, make_session_factory, transaction
 from service.errors import HoldExhausted, InsufficientBudget, StaleAttempt
-from tests.service.steps import charge, hold_at_present_rate
+from tests.service.steps import charge, hold_amount
 
 SECONDS_MAX = 450  # for up to 1,000 requests on a busy machine; on a quiet one they take five
 GRANT = 1  # what the unsafe variant takes at once
@@ -73,7 +73,7 @@ def one_job(factory: SessionFactory, journal: Journal, account_id: str, dice: ra
 
     def hold(session: Session) -> str:
         facts = {"account_id": account_id, "job_id": job_id, "amount_nano": amount, "now": now()}
-        return hold_at_present_rate(session, **facts).id
+        return hold_amount(session, **facts).id
 
     hold_id = journal.request(factory, "hold", hold, job=job_id, amount=amount)
     if hold_id is None:

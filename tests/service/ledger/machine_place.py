@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -20,11 +21,11 @@ from service.identity import decisions
 from service.jobs import kinds
 from service.settings import Settings
 from tests.service.ledger.model_jobs import LEASE_SECONDS
-from tests.service.steps import hold_at_present_rate
+from tests.service.steps import hold_amount
+from tests.together import at_once
 from workers.supervise.attempts import Attempt, drop_lease
 
 KEY = SigningKey(Ed25519PrivateKey.generate())
-THREAD_SECONDS = 120  # beyond every lock timeout
 OF_LEDGER = frozenset(
     {"hold", "fence", "arm", "charge", "capture", "return_hold", "settle", "lower_limit"}
     | {"set_frozen", "request_raise"}
@@ -101,22 +102,8 @@ class Place:
 
     def run_together(self, commands: list[Command], now: datetime) -> list[Outcome]:
         """Run commands at once, each in a thread of its own."""
-        start = threading.Barrier(len(commands))
-        outcomes: list[Outcome] = [("broken", "the thread did not end")] * len(commands)
-
-        def work(place: int) -> None:
-            start.wait(THREAD_SECONDS)
-            try:
-                outcomes[place] = self.run(commands[place], now)
-            except Exception as error:
-                outcomes[place] = "broken", repr(error)
-
-        threads = [threading.Thread(target=work, args=(place,), name="race") for place in range(len(commands))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(THREAD_SECONDS)
-        return outcomes
+        ends = at_once(*(partial(self.run, command, now) for command in commands))
+        return [("broken", repr(end)) if isinstance(end, Exception) else end for end in ends]
 
 
 def perform(session: Session, command: Command, now: datetime) -> Any:
@@ -124,7 +111,7 @@ def perform(session: Session, command: Command, now: datetime) -> Any:
     name, args = command.name, command.args
     if name in OF_LEDGER:
         acts = ledger.limits if hasattr(ledger.limits, name) else ledger
-        step = hold_at_present_rate if name == "hold" else getattr(acts, name)
+        step = hold_amount if name == "hold" else getattr(acts, name)
         value = step(session, **args, now=now)
         return value.id if name in ("hold", "request_raise") else value if name == "charge" else None
     if name in ("approve_raise", "decline_raise"):

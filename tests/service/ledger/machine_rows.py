@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Any
 
 from sqlalchemy import RowMapping, select
@@ -187,11 +187,7 @@ def _check_step(dump: Dump, before: Dump) -> None:
 
 def _hash_of(entry: Mapping[str, Any]) -> str:
     body = {name: value for name, value in entry.items() if name not in ("hash", "created_at")}
-    created_at: datetime = entry["created_at"]
-    body |= {
-        "version": 1,
-        "kind": str(entry["kind"]),
-        "created_at": created_at.astimezone(UTC).isoformat(timespec="microseconds"),
-    }
+    created_at = entry["created_at"].astimezone(UTC).isoformat(timespec="microseconds")
+    body |= {"version": 1, "kind": str(entry["kind"]), "created_at": created_at}
     text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode("ascii")).hexdigest()

@@ -33,16 +33,8 @@ def populate(factory: SessionFactory, model: Model, accounts: int, now: datetime
             session.add(ApiKey(id=key, name=key, hash="", scopes=["admin"], admin_id=person, created_at=created_at))
             session.flush()
         for position in range(accounts):
-            account = ledger.open_account(
-                session,
-                name=f"account {position}",
-                owner="clinic",
-                epsilon=1.0,
-                delta=DELTA,
-                unit="record",
-                adjacency="add_remove",
-                now=now,
-            )
+            terms = {"epsilon": LIMITS[0], "delta": DELTA, "unit": "record", "adjacency": "add_remove"}
+            account = ledger.open_account(session, name=f"account {position}", owner="clinic", now=now, **terms)
             dataset = dataset_row(account.id, now)
             session.add(dataset)
             model.datasets[dataset.id] = account.id

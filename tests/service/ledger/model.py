@@ -70,15 +70,8 @@ class LedgerModel:
 
     def open_account(self, *, account_id: str, epsilon: float, delta: float) -> None:
         opened = open_filter(epsilon, delta)
-        self.accounts[account_id] = {
-            "filter": opened,
-            "epsilon": epsilon,
-            "capacity_nano": opened.capacity_nano,
-            "spent_nano": 0,
-            "reserved_nano": 0,
-            "frozen": False,
-            "log": [],
-        }
+        balances = {"capacity_nano": opened.capacity_nano, "spent_nano": 0, "reserved_nano": 0}
+        self.accounts[account_id] = {"filter": opened, "epsilon": epsilon, **balances, "frozen": False, "log": []}
         self._log(account_id, "open", amount=opened.capacity_nano)
 
     def lower_limit(self, *, account_id: str, epsilon: float, **_: Any) -> None:
@@ -108,15 +101,8 @@ class LedgerModel:
         require(requested_with in self.people, "forbidden")
         of_account = [row for row in self.requests.values() if row["account_id"] == account_id]
         require(not any(self._waits(row, now) for row in of_account), "conflict")
-        self.requests[made] = {
-            "account_id": account_id,
-            "epsilon_before": before,
-            "epsilon": epsilon,
-            "state": "pending",
-            "requested_with": requested_with,
-            "decided_with": None,
-            "at": now,
-        }
+        terms = {"account_id": account_id, "epsilon_before": before, "epsilon": epsilon, "at": now}
+        self.requests[made] = {**terms, "state": "pending", "requested_with": requested_with, "decided_with": None}
         return made
 
     def approve_raise(self, *, request_id: str, decided_with: str, now: datetime, **_: Any) -> None:
@@ -158,17 +144,9 @@ class LedgerModel:
         require(not account["frozen"], "account_frozen")
         require(used(account) + amount_nano <= account["capacity_nano"], "insufficient_budget")
         require(all(hold["job_id"] != job_id for hold in self.holds.values()), "conflict")
-        self.holds[made] = {
-            "account_id": account_id,
-            "job_id": job_id,
-            "state": "held",
-            "amount_nano": amount_nano,
-            "charged_nano": 0,
-            "captured_nano": 0,
-            "attempt": 0,
-            "armed_attempt": 0,
-            "released": {},
-        }
+        facts = {"account_id": account_id, "job_id": job_id, "state": "held", "amount_nano": amount_nano}
+        zeros = dict.fromkeys(("charged_nano", "captured_nano", "attempt", "armed_attempt"), 0)
+        self.holds[made] = {**facts, **zeros, "released": {}}
         account["reserved_nano"] += amount_nano
         self._log(account_id, "hold", made, amount=amount_nano)
         return made

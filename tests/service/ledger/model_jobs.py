@@ -89,7 +89,8 @@ class Model(LedgerModel):
         too_often = job["attempts_lost"] + 1 >= attempts_max * (2 if salvaging else 1)
         again = self._may_publish(job) and not (salvaging and too_often)
         if lost and (job["cancel_requested"] or job["early"] or too_often) and not again:
-            self._end_lost(job_id)
+            job["attempts_lost"] += 1
+            self._end_unpublished(job_id, "worker_lost")
             return None
         job["early"] = job["early"] or ("worker_lost" if lost and too_often else None)
         job["salvage"] = job["attempt"] + 1 if job["early"] else None
@@ -166,7 +167,7 @@ class Model(LedgerModel):
         if job["state"] == "failed":
             return
         early = job["early"] or (failure_code if failure_code in SALVAGED else None)
-        if early and self._is_salvaged(job):
+        if early and self._may_publish(job) and job["salvage"] != job["attempt"]:
             job.update(state="queued", early=str(early), lease_owner=None, lease_until=None)
         else:
             self._end_unpublished(job_id, failure_code)
@@ -189,31 +190,15 @@ class Model(LedgerModel):
     ) -> None:
         if key is not None:
             self.keys[principal, key] = body, job_id
-        self.jobs[job_id] = {
-            "kind": kind,
-            "account_id": account,
-            "hold_id": hold,
-            "state": "queued",
-            "attempt": 0,
-            "attempts_lost": 0,
-            "lease_owner": None,
-            "lease_until": None,
-            "cancel_requested": False,
-            "early": None,
-            "salvage": None,
-            "failure_code": None,
-            "release_id": None,
-            "created": now,
-        }
+        facts = {"kind": kind, "account_id": account, "hold_id": hold, "state": "queued", "created": now}
+        facts |= {"attempt": 0, "attempts_lost": 0, "cancel_requested": False}
+        unset = ("lease_owner", "lease_until", "early", "salvage", "failure_code", "release_id")
+        self.jobs[job_id] = facts | dict.fromkeys(unset)
 
     def _running(self, job_id: str, attempt: int, *, or_ended: str | None = None) -> dict[str, Any]:
         job = self.jobs[job_id]
         require(job["attempt"] == attempt and job["state"] in ("running", or_ended), "stale_attempt")
         return job
-
-    def _end_lost(self, job_id: str) -> None:
-        self.jobs[job_id]["attempts_lost"] += 1
-        self._end_unpublished(job_id, "worker_lost")
 
     def _end_unpublished(self, job_id: str, failure: str) -> None:
         """The reason of an early end takes precedence over the failure of the last attempt."""
@@ -225,10 +210,6 @@ class Model(LedgerModel):
 
     def _may_publish(self, job: dict[str, Any]) -> bool:
         return job["hold_id"] is not None and self.holds[job["hold_id"]]["charged_nano"] > 0
-
-    def _is_salvaged(self, job: dict[str, Any]) -> bool:
-        """Return whether one more attempt publishes the paid releases."""
-        return self._may_publish(job) and job["salvage"] != job["attempt"]
 
     def _close(self, job_id: str, state: str, failure: str | None = None) -> None:
         job = self.jobs[job_id]

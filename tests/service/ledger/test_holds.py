@@ -15,7 +15,7 @@ from tests.service.ledger.account_book import CAPACITY, SHA, AccountBook
 
 
 def test_opening_writes_the_account_and_its_first_entry(account_book):
-    (first,) = account_book.log()
+    (first,) = account_book.entries()
     assert first.kind is EntryKind.OPEN
     assert (first.sequence, first.previous_hash, first.amount_nano) == (1, GENESIS_HASH, CAPACITY)
     terms = {"name": "patients", "owner": "clinic", "epsilon": 8.0, "delta": 1e-5}
@@ -52,7 +52,7 @@ def test_hold_arm_charge_capture_spends_what_was_charged_and_returns_the_rest(ac
     assert account_book.capture(hold_id, 1) is HoldState.CAPTURED
     assert account_book.money() == (700, 0, CAPACITY - 700)
     assert account_book.kinds() == ["open", "hold", "arm", "charge", "charge", "capture"]
-    last = account_book.log()[-1]
+    last = account_book.entries()[-1]
     assert (last.amount_nano, last.details["returned_nano"], last.details["artifact_sha256"]) == (700, 300, SHA)
     row = account_book.hold_row(hold_id)
     assert (row.charged_nano, row.captured_nano, row.amount_nano) == (700, 700, 1000)
@@ -64,7 +64,7 @@ def test_every_step_out_of_order_is_refused_and_changes_nothing(account_book):
     armed, captured = account_book.armed(10, charged_nano=1), account_book.armed(10, charged_nano=1)
     unpaid = account_book.armed(10)
     account_book.capture(captured, 1)
-    before, length = account_book.money(), len(account_book.log())
+    before, length = account_book.money(), len(account_book.entries())
     steps: list[tuple[Callable[[str], object], str, type[Exception]]] = [
         (lambda h: account_book.charge(h, 1, 1), held, Conflict),
         (lambda h: account_book.capture(h, 1), held, Conflict),
@@ -83,7 +83,7 @@ def test_every_step_out_of_order_is_refused_and_changes_nothing(account_book):
     for step, hold_id, error in steps:
         with pytest.raises(error):
             step(hold_id)
-    assert (account_book.money(), len(account_book.log())) == (before, length)
+    assert (account_book.money(), len(account_book.entries())) == (before, length)
 
 
 def test_unknown_rows_are_not_found(account_book, now):

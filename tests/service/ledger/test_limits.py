@@ -45,8 +45,7 @@ class Board(AccountBook):
             return make_key(session, name="admin", scopes=["admin"], now=at, admin_id=admin_id)[0].id
 
     def person(self, key_id: str) -> Admin:
-        with transaction(self.factory, read_only=True) as session:
-            return session.get_one(Admin, session.get_one(ApiKey, key_id).admin_id)
+        return self.row(Admin, self.row(ApiKey, key_id).admin_id)
 
     def ask(self, epsilon: float = 12.0, *, by: str | None = None, reason: str = "a second study") -> str:
         facts = {"account_id": self.account_id, "epsilon": epsilon, "reason": reason}
@@ -72,7 +71,7 @@ def test_a_second_person_raises_the_limit_and_the_log_names_both(board):
     raised = open_filter(8.0, 1e-5).at_limit(12.0, used_nano=0)
     balance = board.balance()
     assert (balance.limit_epsilon, balance.capacity_nano) == (12.0, raised.capacity_nano)
-    entry, alice, bob = board.log()[-1], board.person(board.alice), board.person(board.bob)
+    entry, alice, bob = board.entries()[-1], board.person(board.alice), board.person(board.bob)
     assert (entry.kind, entry.amount_nano, entry.capacity_nano) == (EntryKind.LIMIT, *[raised.capacity_nano] * 2)
     assert entry.details == {
         "epsilon": 12.0,
@@ -165,7 +164,7 @@ def test_an_account_frozen_by_a_lower_limit_stays_frozen_when_it_is_raised_again
     board.lower(0.5)
     board.approve(board.ask(12.0))
     assert board.account().frozen, "budget is there again, but nobody has said that it may be used"
-    assert board.log()[-1].details["frozen"] is True
+    assert board.entries()[-1].details["frozen"] is True
     with pytest.raises(AccountFrozen):
         board.hold(1)
     board.freeze(False)
@@ -181,10 +180,10 @@ def test_a_frozen_account_holds_nothing_and_the_log_says_who_froze_and_who_lower
     board.hold(1)
     board.lower(3.0, by=board.alice)
     board.freeze(True)
-    told = [(entry.kind.value, entry.details.get("by")) for entry in board.log()]
+    told = [(entry.kind.value, entry.details.get("by")) for entry in board.entries()]
     ends = [("freeze", board.bob), ("freeze", board.bob), ("hold", None), ("limit", board.alice), ("freeze", None)]
     assert told == [("open", None), *ends]
-    assert "by" not in board.log()[-1].details
+    assert "by" not in board.entries()[-1].details
 
 
 def test_nothing_but_a_limit_entry_changes_the_capacity_and_nothing_gives_spent_budget_back(board):
@@ -199,7 +198,7 @@ def test_nothing_but_a_limit_entry_changes_the_capacity_and_nothing_gives_spent_
     with transaction(board.factory) as session:
         account = ledger.lock_account(session, board.account_id)
         ledger.limits.record_missing(session, account, amount_nano=40, details={"reason": "restored"}, now=board.now)
-    entries = board.log()
+    entries = board.entries()
     changed = {after.kind for before, after in pairwise(entries) if after.capacity_nano != before.capacity_nano}
     assert changed == {EntryKind.LIMIT}
     assert {entry.kind for entry in entries} == set(EntryKind), "every kind of entry was looked at"

@@ -10,7 +10,7 @@ from service.db.session import transaction
 from service.errors import InvalidInput, LedgerCorruption
 from service.ledger.chain import canonical_json
 from tests.service.ledger.account_book import CAPACITY, SHA
-from tests.service.steps import hold_at_present_rate
+from tests.service.steps import hold_amount
 
 
 def test_the_log_is_paged_and_each_page_checks_its_link(account_book):
@@ -33,8 +33,8 @@ def test_canonical_json_has_one_spelling():
 def test_details_survive_the_database_exactly(account_book):
     details = {"small": 1e-300, "whole": 1.0, "big": 1e20, "int": 2**62, "text": "ü\u0000\U0001f600", "none": None}
     facts = {"account_id": account_book.account_id, "job_id": "job_d", "amount_nano": 1, "details": details}
-    account_book.do(hold_at_present_rate, **facts)
-    stored = account_book.log()[-1].details  # reading checks the hash too
+    account_book.do(hold_amount, **facts)
+    stored = account_book.entries()[-1].details  # reading checks the hash too
     assert stored == details
     assert all(type(stored[name]) is type(value) for name, value in details.items())
 
@@ -105,7 +105,7 @@ def test_an_edited_entry_is_found(account_book, change):
     account_book.corrupt(f"UPDATE entries SET {change} WHERE sequence = 2")
     assert account_book.balance().reserved_nano == 14  # the head is sound; the page is not
     with pytest.raises(LedgerCorruption, match="entry 2"):
-        account_book.log()
+        account_book.entries()
 
 
 def test_a_deleted_entry_is_found(account_book):
@@ -113,7 +113,7 @@ def test_a_deleted_entry_is_found(account_book):
         account_book.hold(7)
     account_book.corrupt("DELETE FROM entries WHERE sequence = 3")
     with pytest.raises(LedgerCorruption, match="entry 3"):
-        account_book.log()
+        account_book.entries()
     account_book.corrupt("DELETE FROM entries WHERE sequence = 4")
     with pytest.raises(LedgerCorruption, match="head"):
         account_book.balance()

@@ -8,8 +8,8 @@ from authlib.integrations.base_client import OAuthError
 
 from service.api.deps import COOKIE
 from service.db.access_tables import Admin, ApiKey, Person
+from service.identity.auth import form_token
 from service.identity.provider import ProviderUnavailable
-from service.identity.sessions import form_token
 from tests.service.sign_on.conftest import ANA, BEN, EVE, House, form_token_of, opened
 from tests.together import at_once, wait_until
 

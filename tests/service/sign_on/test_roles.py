@@ -15,10 +15,9 @@ from service.db.session import SessionFactory, transaction
 from service.errors import Forbidden, Unauthorized
 from service.identity import auth, people, projects
 from service.identity.access import ROLES, Principal, Scope
-from service.identity.auth import SESSION_CONFIRMED
+from service.identity.auth import SESSION_CONFIRMED, find_session, open_session
 from service.identity.decisions import voice_of
 from service.identity.people import due
-from service.identity.sessions import find_session, open_session
 from service.settings import Settings
 from tests.together import at_once
 

@@ -10,9 +10,10 @@ from models.extractor import ExtractorUnusable
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger
 from service.datasets.vault import Vault
-from service.db.job_tables import Evaluation
+from service.db.job_tables import Evaluation, Release
 from service.db.session import transaction
 from service.errors import Conflict, NotFound
+from service.identity.access import find
 from service.jobs.kinds import evaluate
 from service.storage.interface import key_of
 from workers.evaluation.similarity import find_extractor
@@ -29,7 +30,7 @@ def run(context: orders.Context) -> None:
     job_id = context.attempt.job_id
     with transaction(context.factory, read_only=True) as session:
         evaluation = jobs.made_by(session, Evaluation, job_id)
-        release = jobs.get_release(session, evaluation.release_id)
+        release = find(session, Release, evaluation.release_id)
         plan = plan_from_json(jobs.get_job(session, release.job_id).plan)
         account = ledger.get_account(session, release.account_id)
         facts = jobs.facts_of(jobs.trained_on(session, release), account)

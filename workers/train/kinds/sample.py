@@ -10,10 +10,11 @@ from __future__ import annotations
 from models import released
 from obscura.wire.formats import PACKINGS
 from service import jobs
-from service.db.job_tables import Sample
+from service.db.job_tables import Release, Sample
 from service.db.session import transaction
 from service.errors import NotFound
 from service.failpoints import failpoint
+from service.identity.access import find
 from service.jobs.kinds import sample as kind
 from service.storage.files import digest_file
 from service.storage.interface import key_of
@@ -32,7 +33,7 @@ def run(context: Context) -> None:
     storage, job_id = context.storage, context.attempt.job_id
     with transaction(context.factory, read_only=True) as session:
         sample = jobs.made_by(session, Sample, job_id)
-        release = jobs.get_release(session, sample.release_id)
+        release = find(session, Release, sample.release_id)
         names = tuple(jobs.trained_on(session, release).classes)
     key, name = key_of(sample.id), f"{sample.id}.{PACKINGS[sample.format.value].suffix}"
     if not storage.holds(key):

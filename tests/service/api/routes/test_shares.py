@@ -12,7 +12,7 @@ from service.audit.signing import trusted_keys
 from service.audit.verify import verify
 from service.db.session import transaction
 from service.db.webhook_tables import Delivery
-from service.identity.sessions import form_token
+from service.identity.auth import form_token
 from service.settings import Settings
 from tests.service.api.conftest import Served
 

@@ -1,6 +1,7 @@
-"""Share releases with other projects: sharing one takes two people; ending a share takes one.
+"""Find releases and what other projects may know about them, and share them.
 
-Generated or downloaded images remain after a share ends. Unfinished jobs on that release are cancelled.
+Sharing a release takes two people; ending a share takes one. Generated or downloaded images remain after a share ends.
+Unfinished jobs on that release are cancelled.
 """
 
 from __future__ import annotations
@@ -14,16 +15,46 @@ from sqlalchemy.orm import Session
 from obscura.wire.words import UNFINISHED, DecisionAction
 from service.db.access_tables import ApiKey, Decision
 from service.db.base import new_id
-from service.db.job_tables import Job, Share
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job, Release, Share
 from service.db.project_tables import EVERY_PROJECT, Project
 from service.errors import Conflict, NotFound
-from service.identity.access import find, project_of, visible
+from service.identity.access import find, is_own, project_of, visible
 from service.identity.decisions import acting_key, ask
 from service.identity.recording import Act, record
 from service.jobs.lifecycle import cancel
-from service.jobs.lookup import get_own_release
 
 SHARES_SHOWN_MAX = 100
+
+
+def get_own_release(session: Session, release_id: str) -> Release:
+    """Return a release of the caller's own project: sharing a release does not share its account."""
+    release = find(session, Release, release_id)
+    if not is_own(session, project_of(session, release.account_id)):
+        raise NotFound(
+            "Only the project that trained this release may see this, because it describes its account.",
+            release_id=release_id,
+        )
+    return release
+
+
+def trained_on(session: Session, release: Release) -> Dataset:
+    """Return the dataset of a visible release. Only show its classes and image size: other facts may be hidden."""
+    return session.get_one(Dataset, release.dataset_id)
+
+
+def training_of(session: Session, release: Release) -> Job:
+    """Return the training of a visible release. Only show its recipe and options: other facts may be hidden."""
+    return session.get_one(Job, release.job_id)
+
+
+def payer_of(session: Session, release: Release) -> dict[str, str | None]:
+    """Return the account and dataset columns for a job on a release.
+
+    They are None for a release shared by another project, because the job belongs to the caller's project.
+    """
+    own = is_own(session, project_of(session, release.account_id))
+    return {name: getattr(release, name) if own else None for name in ("account_id", "dataset_id")}
 
 
 def request_share(
