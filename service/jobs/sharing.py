@@ -12,10 +12,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import UNFINISHED, DecisionAction
-from service.db.access_tables import ApiKey, Decision
+from service.db.access_tables import EVERY_PROJECT, ApiKey, Decision, Project
 from service.db.base import new_id
 from service.db.job_tables import Job, Share
-from service.db.project_tables import EVERY_PROJECT, Project
 from service.errors import Conflict, NotFound
 from service.identity.access import find, project_of, visible
 from service.identity.decisions import acting_key, ask

@@ -11,8 +11,7 @@ from sqlalchemy import func, select
 from obscura.wire.words import Outcome
 from service.api.auditing import UNLOGGED
 from service.dashboard.admin import SHOWN_MAX
-from service.db.audit_tables import AuditEvent
-from service.db.project_tables import DEFAULT_PROJECT
+from service.db.access_tables import DEFAULT_PROJECT, AuditEvent
 from service.db.session import SessionFactory, transaction
 from service.identity.access import Principal, Scope
 from service.identity.recording import Act, append, event_of
