@@ -103,12 +103,12 @@ def test_while_the_storage_hangs_others_are_answered(own_settings: OwnSettings, 
         account = served.account()
         job = served.train(served.ready_dataset(account["id"])["id"]).json()
         release_id = served.publish(job["id"], served.claim(job["id"]))
-        places = served.app.state.service.dependencies.storage
+        storage = served.app.state.service.dependencies.storage
         watched.most = 0
         watched.gate.clear()
         with crowding(served, "GET", f"/v1/releases/{release_id}/report.html") as answers:
-            wait_until(lambda: len(refused(answers)) >= CROWD - places._places, "the crowd was not refused")
-            assert len(places._calls) == watched.most == places._places
+            wait_until(lambda: len(refused(answers)) >= CROWD - storage._slots, "the crowd was not refused")
+            assert len(storage._calls) == watched.most == storage._slots
             assert served.read("accounts")["items"]  # although the storage hangs still
             wait_until(lambda: served.read("health/ready", scope=None)["unavailable"] == ["storage"], "it is not said")
             answer = served.client().get(f"/v1/releases/{release_id}/report.html")  # at once, as the breaker is open
@@ -152,7 +152,7 @@ def test_while_the_provider_hangs_others_are_answered(own_settings: OwnSettings,
         provider = served.app.state.service.dependencies.provider
         with crowding(served, "GET", "/login/provider", scope=None) as answers:
             wait_until(lambda: len(answers) >= CROWD // 2, "the crowd was not refused")
-            assert len(provider._calls) <= provider._places
+            assert len(provider._calls) <= provider._slots
             assert served.read("jobs")["items"] == []
         assert len(refused(answers)) == CROWD
         assert served.read("health/ready", scope=None)["unavailable"] == ["sign-in provider"]
