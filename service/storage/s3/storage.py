@@ -22,8 +22,7 @@ from pathlib import Path
 
 from obscura.private_files import make_private_folder
 from service.errors import Conflict, NotFound
-from service.storage.files import open_regular, regular_files
-from service.storage.interface import UNFINISHED, Storage, is_plain, require_key
+from service.storage.interface import UNFINISHED, Storage, is_plain, open_regular, regular_files, require_key
 from service.storage.s3.bucket import Bucket, sha256_of
 from service.storage.s3.entries import (
     DAMAGED,

@@ -24,8 +24,7 @@ from service.inspection import inspect_at_start, inspect_ledger, verify_again
 from service.ledger.stops import arming_stops
 from service.settings import Settings
 from service.storage import storage_of
-from service.storage.files import digest_directory, digest_file
-from service.storage.interface import StorageUnavailable, key_of
+from service.storage.interface import StorageUnavailable, digest_directory, digest_file, key_of
 from service.storage.journals import journalled
 from tests.service.datasets.world import DATASET, begun, npz, receive
 from tests.service.storage.memory_bucket import MEMORY_URL, MemoryBucket

@@ -10,9 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from service.errors import InvalidInput, NotFound
-from service.storage.files import digest_directory, digest_file, open_regular
 from service.storage.folder import FolderStorage
-from service.storage.interface import key_of
+from service.storage.interface import digest_directory, digest_file, key_of, open_regular
 from tests.service.storage.contract import KEY, RELEASE, StorageContract, publish
 
 

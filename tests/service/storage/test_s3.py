@@ -15,8 +15,7 @@ from service.errors import InvalidInput, NotFound
 from service.logs import configure_logging
 from service.settings import Settings
 from service.storage import storage_of
-from service.storage.files import digest_directory
-from service.storage.interface import StorageUnavailable
+from service.storage.interface import StorageUnavailable, digest_directory
 from service.storage.journals import Journal, Journalled, all_journalled, journalled
 from tests.service.storage.contract import BIG, KEY, PART, RELEASE, SMALL, StorageContract, content_of, publish
 from tests.service.storage.faulty_proxy import HALF, LOST, PASS, SILENT, SLOW_DOWN, faulty

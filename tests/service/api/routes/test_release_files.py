@@ -11,7 +11,7 @@ from models.portable.dcgan import DcganConfig, DcganGenerator
 from models.released import save_released
 from obscura.wire.words import ReleaseKind
 from service.db.job_tables import Release
-from service.storage.files import digest_directory
+from service.storage.interface import digest_directory
 
 MADE = ("README.md", "load_generator.py")
 CARD = {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove", "recipe": "dpgan"}
