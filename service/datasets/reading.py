@@ -56,10 +56,6 @@ class UploadRefused(InvalidInput):
     code: ClassVar[str] = "upload_refused"
 
 
-class UploadTooLarge(TooLarge):
-    """More bytes than `upload_bytes_max` were sent or announced."""
-
-
 class UploadFailed(ObscuraError):
     """The service failed; the content may be valid. The dataset remains declared."""
 
@@ -316,6 +312,6 @@ def _publish(vault: Vault, request: IngestRequest) -> None:
 
 def _error(fault: Fault, request: IngestRequest, size_bytes: int | None = None) -> ObscuraError:
     if fault is Fault.TOO_LARGE:
-        return UploadTooLarge("This file", request.limits.upload_bytes_max, size_bytes, fault=fault.value)
+        return TooLarge("This file", request.limits.upload_bytes_max, size_bytes, fault=fault.value)
     refusal = UploadFailed if fault in (Fault.STORAGE, Fault.INTERNAL) else UploadRefused
     return refusal(faults.explain(fault, request), fault=fault.value)

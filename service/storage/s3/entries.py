@@ -11,6 +11,7 @@ which the content was first published. ID is unique and increases with time.
 
 from __future__ import annotations
 
+import hashlib
 import random
 import secrets
 import time
@@ -22,7 +23,7 @@ from pydantic import BaseModel
 
 from service.errors import NotFound
 from service.storage.interface import UNFINISHED, StorageUnavailable
-from service.storage.s3.bucket import Bucket, Listed, sha256_of
+from service.storage.s3.bucket import Bucket, Listed
 
 DAMAGED = "The stored content is damaged: the storage does not hold what was written."
 KEYS, PARTS, SEGMENT, _CLAIMS = "keys/", "parts/", "~", "claims/"
@@ -40,7 +41,7 @@ class File(BaseModel, frozen=True, ser_json_bytes="base64", val_json_bytes="base
     @classmethod
     def holding(cls, content: bytes) -> File:
         """Return a file that needs no parts."""
-        return cls(size=len(content), sha256=sha256_of(content), content=content)
+        return cls(size=len(content), sha256=hashlib.sha256(content).hexdigest(), content=content)
 
 
 class Entry(BaseModel, frozen=True, ser_json_bytes="base64", val_json_bytes="base64"):

@@ -19,10 +19,10 @@ from PIL import Image
 from obscura.wire.faults import Fault
 from service.api.problems import STATUSES
 from service.datasets import reading
-from service.datasets.reading import UploadFailed, UploadRefused, UploadsStopped, UploadTooLarge, sweep
+from service.datasets.reading import UploadFailed, UploadRefused, UploadsStopped, sweep
 from service.datasets.vault import Vault, fingerprint_key_path, make_fingerprint_key
 from service.db.dataset_tables import Dataset
-from service.errors import InvalidInput, NotFound, ObscuraError
+from service.errors import InvalidInput, NotFound, ObscuraError, TooLarge
 from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SEALED_SUFFIX, SUBJECTS_NAME, create_array
 from service.ingest.faults import explain
 from service.ingest.request import IngestRequest
@@ -111,7 +111,7 @@ def test_the_byte_limit_holds_whatever_is_announced(settings):
             yield bytes(100)
 
     for announced in (None, 10**9):
-        with pytest.raises(UploadTooLarge) as refused:
+        with pytest.raises(TooLarge) as refused:
             receive(settings, FACTS, endless(), announced)
         assert refused.value.numbers["limit_bytes"] == 1000
     assert len(taken) == 11  # the second body, announced too large, was not read at all
