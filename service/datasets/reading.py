@@ -39,9 +39,9 @@ from service.db.dataset_tables import Dataset
 from service.dependencies import patient
 from service.errors import InvalidInput, NotFound, ObscuraError, TooLarge
 from service.failpoints import failpoint
-from service.ingest import faults, formats
+from service.ingest import faults
 from service.ingest.array_files import QUARANTINE, SEALED_SUFFIX, SUBJECTS_NAME, array_names, create_array
-from service.ingest.request import IngestLimits, IngestRequest
+from service.ingest.request import IngestLimits, IngestRequest, format_named
 from service.logs import get_logger
 from service.sealing import SealedWriter, new_key
 from service.settings import Settings
@@ -162,7 +162,7 @@ def _request(settings: Settings, dataset: Dataset, format: str) -> IngestRequest
         subjects_recognised=dataset.subjects_recognised,
         source=settings.quarantine_path / f"{dataset.id}.{dataset.upload_attempt}",
         target=Path(),  # set after staging
-        format=formats.format_named(format).name,
+        format=format_named(format).name,
         limits=limits,
         source_key=new_key(),
         target_key=new_key(),

@@ -12,8 +12,7 @@ from io import BufferedReader
 
 from obscura.wire.faults import Fault, Refused
 from service.ingest.array_files import QUARANTINE
-from service.ingest.formats import Ingest, format_named
-from service.ingest.request import MEBIBYTE, IngestLimits, IngestRequest
+from service.ingest.request import MEBIBYTE, Ingest, IngestLimits, IngestRequest, format_named
 from service.sealing import CHUNK_BYTES, SealedReader
 
 

@@ -11,7 +11,7 @@ from obscura.wire.faults import Fault
 from service.datasets.reading import UploadRefused
 from service.datasets.vault import Vault, make_fingerprint_key
 from service.errors import InvalidInput
-from service.ingest.formats import FORMATS, UploadFormat, format_named, titles
+from service.ingest.request import FORMATS, UploadFormat, format_named, titles
 from service.settings import Settings
 from tests.service.datasets.world import DATASET, begun, receive
 from tests.service.ingest.conftest import IMAGES, LABELS

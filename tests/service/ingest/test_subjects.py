@@ -16,8 +16,7 @@ from scipy import stats
 from obscura.wire.faults import Fault, Refused
 from obscura.wire.subjects import SubjectId, canonical
 from privacy.mechanisms.partition import shard_of, subject_units
-from service.ingest.array_files import SUBJECTS_NAME, store
-from service.ingest.subjects import random_numbers, subject_numbers
+from service.ingest.array_files import SUBJECTS_NAME, random_numbers, store, subject_numbers
 from tests.pictures import archive, idx_file, picture
 from tests.service.ingest.conftest import IMAGES, LABELS, SHARED, each_case, npy, npy_header, packed, pickled, pictures
 
