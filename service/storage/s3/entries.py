@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from posixpath import basename
 
 from pydantic import BaseModel
 
@@ -111,14 +112,14 @@ class Entries:
     def entries(self, key: str) -> dict[str, Entry]:
         """Return the entries at and below a key, by key."""
         names = {listed.name.removeprefix(KEYS) for listed in self.at_and_below(key)} | {key}
-        entries = {name: self.entry(name) for name in names if not last_of(name).startswith(SEGMENT)}
+        entries = {name: self.entry(name) for name in names if not basename(name).startswith(SEGMENT)}
         return {name: entry for name, entry in entries.items() if entry is not None}
 
     def find(self, path: str) -> dict[str, Source] | None:
         """Return the files at and below a path, by relative path ("" for a file itself); None if there are none."""
         entry = self.entry(path)
         if entry is not None:
-            return entry.sources(last_of(path))
+            return entry.sources(basename(path))
         steps = path.split("/")
         for cut in range(len(steps) - 1, 0, -1):
             entry = self.entry("/".join(steps[:cut]))
@@ -132,11 +133,11 @@ class Entries:
         sources: dict[str, Source] = {}
         for name, entry in self.entries(path).items():
             if not name.endswith(UNFINISHED):
-                for file, source in entry.sources(last_of(name)).items():
+                for file, source in entry.sources(basename(name)).items():
                     sources[below(name, file).removeprefix(f"{path}/")] = source
         for name, segments in grown_files(listed.name for listed in self.at_and_below(path)).items():
             whole = File.holding(b"".join(self.bucket.get(each) or b"" for each in segments))
-            source = Source(whole.sha256, last_of(name), 0, whole, ())
+            source = Source(whole.sha256, basename(name), 0, whole, ())
             sources[name.removeprefix(path).lstrip("/")] = source
         return sources or None
 
@@ -149,10 +150,6 @@ def grown_files(names: Iterable[str]) -> dict[str, list[str]]:
         if name.startswith(SEGMENT):
             segments.setdefault(folder.removeprefix(KEYS), []).append(listed)
     return segments
-
-
-def last_of(key: str) -> str:
-    return key.rpartition("/")[2]
 
 
 def below(key: str, name: str) -> str:

@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import copy_context
 from datetime import UTC, datetime
 from pathlib import Path
+from posixpath import basename
 
 from obscura.private_files import make_private_folder
 from service.errors import Conflict, NotFound
@@ -36,7 +37,6 @@ from service.storage.s3.entries import (
     alone,
     below,
     grown_files,
-    last_of,
     new_id,
 )
 from service.times import to_the_hour
@@ -77,7 +77,7 @@ class S3Storage(Storage):
 
     def stage(self, key: str, mark: str = "") -> AbstractContextManager[Path]:
         require_key(key)
-        return self._copies.stage(f"{last_of(key)}.{mark or secrets.token_hex(8)}{UNFINISHED}")
+        return self._copies.stage(f"{basename(key)}.{mark or secrets.token_hex(8)}{UNFINISHED}")
 
     def send(self, staged: Path, key: str) -> None:
         require_key(key)
@@ -102,7 +102,7 @@ class S3Storage(Storage):
         if published.id == entry.id:
             if entry.parts():
                 self.bucket.delete(KEYS + _unfinished(staged, key))
-            sources = entry.sources(last_of(key))
+            sources = entry.sources(basename(key))
             self._copies.keep(staged, {staged / name if name else staged: each for name, each in sources.items()})
             return
         self.remove(_unfinished(staged, key))
