@@ -1,6 +1,7 @@
 """The confined process: read one request from standard input, and write `ok` or the value of a fault.
 
-The exit status is 0 in both cases. Any other status means that a limit ended the process.
+The exit status is 0 in both cases. Any other status means that a limit ended the process. The process can still use the
+network.
 """
 
 from __future__ import annotations
