@@ -33,7 +33,7 @@ class Watched(MemoryBucket):
         super().__init__()
         self.gate.set()
         self.inside: set[int] = set()
-        self.without_place: list[str] = []
+        self.without_slot: list[str] = []
         self.most = self.reached = 0
 
     def _ask(self) -> None:
@@ -43,7 +43,7 @@ class Watched(MemoryBucket):
         else:
             self.reached += 1
             if "storage" not in request.held:
-                self.without_place.append(threading.current_thread().name)
+                self.without_slot.append(threading.current_thread().name)
             me = threading.get_ident()
             self.inside.add(me)
             self.most = max(self.most, len(self.inside))
@@ -114,7 +114,7 @@ def test_while_the_storage_hangs_others_are_answered(own_settings: OwnSettings, 
             answer = served.client().get(f"/v1/releases/{release_id}/report.html")  # at once, as the breaker is open
             assert (answer.status_code, answer.json()["code"]) == (503, "busy")
         assert served.read("health/ready", scope=None)["unavailable"] is None
-        assert watched.without_place == []
+        assert watched.without_slot == []
 
 
 def test_a_storage_that_does_not_answer_is_reported_without_particulars(
@@ -130,7 +130,7 @@ def test_a_storage_that_does_not_answer_is_reported_without_particulars(
         assert "secret-bucket" not in answer.text
 
 
-def test_every_route_that_reaches_the_storage_holds_a_place(own_settings: OwnSettings, watched: Watched) -> None:
+def test_every_route_that_reaches_the_storage_holds_a_slot(own_settings: OwnSettings, watched: Watched) -> None:
     with stocked(own_settings(storage=MEMORY_URL)) as (client, ids):
         for path in reading_routes():
             client.get(address(path, ids))
@@ -139,7 +139,7 @@ def test_every_route_that_reaches_the_storage_holds_a_place(own_settings: OwnSet
                 body = {"subjects": ["one"], "cancel_jobs": True} if path.endswith("withdrawals") else {}
                 client.request(method, address(path, ids), json=body, headers={"Idempotency-Key": "walk"})
     assert watched.reached > 5
-    assert watched.without_place == []
+    assert watched.without_slot == []
 
 
 def test_while_the_provider_hangs_others_are_answered(own_settings: OwnSettings, silent: str) -> None:
