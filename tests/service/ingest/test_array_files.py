@@ -64,7 +64,7 @@ def counted(count: int) -> dict[str, bytes]:
 
 SHORTENED = [IMAGES_FILE[:cut] for cut in (1, 4, 8, 15, 16, 17, -1)]
 SHORTENED_GZIP = [gzip.compress(IMAGES_FILE)[:cut] for cut in (1, 9, 20, -9, -1)]
-SIX_FILE = idx_subjects(*[1] * 6)
+SIX = idx_subjects(*[1] * 6)
 MAGICS = [struct.pack(">I", magic) for magic in (0, 0x801, 0x802, 0x0D03, 0x03080000)]
 # What is wrong with a pair of IDX files -> the rule that refuses it, and pairs of which nothing else is wrong.
 REFUSED_IDX = {
@@ -87,16 +87,13 @@ REFUSED_IDX = {
     "more records than declared": (Fault.RECORDS_TOO_MANY, [{"records_declared": 2}, counted(2**32 - 1)]),
     "no record": (Fault.EMPTY, [counted(0)]),
     "a label that was not declared": (Fault.LABEL_RANGE, [{"labels": LABELS_FILE[:-1] + b"\x02"}]),
-    "subjects of another length than the header": (
-        Fault.IDX_LENGTH,
-        [idx_of(subjects) for subjects in (SIX_FILE[:-4], SIX_FILE + bytes(4), SIX_FILE[:-1])],
-    ),
+    "subjects cut short or too long": (Fault.IDX_LENGTH, [idx_of(SIX[:-4]), idx_of(SIX + bytes(4)), idx_of(SIX[:-1])]),
     "another count of subjects": (Fault.COUNTS_DIFFER, [idx_of(idx_subjects(*[1] * 5))]),
     "another magic number of subjects": (Fault.IDX_MAGIC, [idx_of(idx_file(np.zeros(6, ">i4"), 0x801))]),
     "no subject": (Fault.SUBJECT_BLANK, [idx_of(idx_subjects(*[1] * 5, -1))]),
     "more subjects than declared": (Fault.SUBJECTS_TOO_MANY, [idx_of(idx_subjects(1, 2, 3, 1, 2, 3), FEWER)]),
     "no subjects": (Fault.SUBJECTS_ABSENT, [idx_of(None)]),
-    "subjects that were not declared": (Fault.SUBJECTS_UNEXPECTED, [idx_of(SIX_FILE, UNDECLARED)]),
+    "subjects that were not declared": (Fault.SUBJECTS_UNEXPECTED, [idx_of(SIX, UNDECLARED)]),
 }
 
 
@@ -178,14 +175,8 @@ REFUSED_NPZ = {
         [{name: file} for name, whole in WHOLE.items() for file in (whole[:-1], whole + b"x")],
     ),
     "headers that are not plain": (Fault.ARRAY_HEADER, [{"images": member} for member in HEADERS]),
-    "subjects of pickled and empty types, unread": (
-        Fault.SUBJECT_TYPE,
-        [npz_of(pickled(6)), npz_of(npy_header("<U0", (6,)))],
-    ),
-    "subjects of another length than the header": (
-        Fault.ARRAY_LENGTH,
-        [npz_of(NAMES_FILE[:-1]), npz_of(NAMES_FILE + b"x")],
-    ),
+    "subjects pickled or empty, unread": (Fault.SUBJECT_TYPE, [npz_of(pickled(6)), npz_of(npy_header("<U0", (6,)))]),
+    "subjects cut short or too long": (Fault.ARRAY_LENGTH, [npz_of(NAMES_FILE[:-1]), npz_of(NAMES_FILE + b"x")]),
     "another count of subjects": (Fault.COUNTS_DIFFER, [npz_of(NAMES[:5]), npz_of([*NAMES, "anna"])]),
     "more subjects than declared": (Fault.SUBJECTS_TOO_MANY, [npz_of(NAMES, FEWER)]),
     "no subjects": (Fault.SUBJECTS_ABSENT, [npz_of(None)]),
