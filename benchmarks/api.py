@@ -32,7 +32,7 @@ from benchmarks.ledger_databases import database
 from benchmarks.results import machine, parser_of, write_json
 from service import dashboard
 from service.datasets import vault
-from service.db.project_tables import DEFAULT_PROJECT
+from service.db.access_tables import DEFAULT_PROJECT
 from service.db.session import make_engine, make_session_factory
 from service.main import create_app
 from service.settings import Settings

@@ -16,12 +16,11 @@ from sqlalchemy import insert, select, text
 
 from benchmarks.ledger_log import fill, leave_armed, open_accounts
 from privacy.accounting.events import GaussianEvent
-from service.db.access_tables import ApiKey, Decision
+from service.db.access_tables import DEFAULT_PROJECT, ApiKey, Decision
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Preview, Release, Sample, Sweep
 from service.db.ledger_tables import Hold
-from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import SessionFactory, transaction
 from service.identity import admins
 from service.storage.folder import FolderStorage

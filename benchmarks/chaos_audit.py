@@ -22,8 +22,7 @@ from service.inspection import inspect_ledger
 from service.ledger.stops import arming_stops
 from service.settings import Settings
 from service.storage import is_elsewhere, storage_of
-from service.storage.files import digest_directory
-from service.storage.interface import key_of
+from service.storage.interface import digest_directory, key_of
 from service.storage.journals import journalled, journalled_jobs
 
 FAULTS = (

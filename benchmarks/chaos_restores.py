@@ -48,8 +48,8 @@ from service.db.session import SessionFactory, make_engine, make_session_factory
 from service.identity import admins, decisions
 from service.ledger.stops import LOCKING, arming_stops
 from service.settings import Settings
-from service.storage.files import digest_directory
 from service.storage.folder import FolderStorage
+from service.storage.interface import digest_directory
 from service.storage.journals import all_journalled
 
 OLDER, OLDER_WITH_RECEIPTS, LOST_DISK = "older database", "older database and receipts", "lost disk"

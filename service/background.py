@@ -10,7 +10,7 @@ from service.logs import get_logger
 RESTART_SECONDS = 5.0  # after an unexpected error
 
 
-class Background(ABC):
+class Background(threading.Thread, ABC):
     """A thread that runs `_work` until `_stopping` is set. `_noted` is set if there is work, or to stop.
 
     After an unexpected error, it logs the error's type and restarts.
@@ -19,28 +19,25 @@ class Background(ABC):
     restart_seconds = RESTART_SECONDS
 
     def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
         self._noted, self._stopping = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._keep_working, name=name, daemon=True)
 
     @abstractmethod
     def _work(self) -> None: ...
 
-    def _keep_working(self) -> None:
+    def run(self) -> None:
         while not self._stopping.is_set():
             try:
                 self._work()
                 return
             except Exception as error:
-                get_logger(__name__).error("background_failed", thread=self._thread.name, error=type(error).__name__)
+                get_logger(__name__).error("background_failed", thread=self.name, error=type(error).__name__)
             self._stopping.wait(self.restart_seconds)
             self._noted.set()  # check for work again
-
-    def start(self) -> None:
-        self._thread.start()
 
     def stop(self) -> None:
         """Finish the current work and stop. You may call this without a start."""
         self._stopping.set()
         self._noted.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        if self.is_alive():
+            self.join()

@@ -36,7 +36,7 @@ class Dependency:
     progress for SECONDS_MAX.
 
     Args:
-        places: number of concurrent requests (slots); each may block a thread.
+        slots: number of concurrent requests; each may block a thread.
         waiting: number of further requests that may wait for a slot, for `wait_seconds`, each with a thread.
         clock: monotonic time in seconds.
     """
@@ -45,7 +45,7 @@ class Dependency:
         self,
         name: str,
         *,
-        places: int,
+        slots: int,
         waiting: int,
         wait_seconds: float = 2.0,
         failures_max: int = 3,
@@ -53,7 +53,7 @@ class Dependency:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
-        self._places, self._waiting_max, self._wait_seconds = places, waiting, wait_seconds
+        self._slots, self._waiting_max, self._wait_seconds = slots, waiting, wait_seconds
         self._failures_max, self._pause_seconds, self._clock = failures_max, pause_seconds, clock
         self._changed = threading.Condition()
         self._calls: dict[object, float] = {}  # calls in progress, with the time of their last progress
@@ -64,13 +64,13 @@ class Dependency:
         """Take a slot and return its token. Raise DependencyBusy if the breaker is open or no slot became free."""
         with self._changed:
             self._require_closed()
-            if len(self._calls) >= self._places:
+            if len(self._calls) >= self._slots:
                 busy = DependencyBusy(f"The {self.name} is serving its maximum number of requests. Try again soon.")
                 if self._waiting >= self._waiting_max:
                     raise busy
                 self._waiting += 1
                 try:
-                    if not self._changed.wait_for(lambda: len(self._calls) < self._places, self._wait_seconds):
+                    if not self._changed.wait_for(lambda: len(self._calls) < self._slots, self._wait_seconds):
                         raise busy
                 finally:
                     self._waiting -= 1
@@ -102,7 +102,7 @@ class Dependency:
         """Return whether requests are rejected at once."""
         with self._changed:  # reentrant
             now = self._clock()
-            stuck = len(self._calls) >= self._places and max(self._calls.values()) < now - SECONDS_MAX
+            stuck = len(self._calls) >= self._slots and max(self._calls.values()) < now - SECONDS_MAX
             return stuck or (self._open_until is not None and now < self._open_until)
 
     def _require_closed(self) -> None:
@@ -116,10 +116,10 @@ class Dependency:
 class Dependencies:
     """The dependencies of one web application. Together they use fewer threads than the server has."""
 
-    storage: Dependency = field(default_factory=partial(Dependency, "storage", places=10, waiting=5))
-    provider: Dependency = field(default_factory=partial(Dependency, "sign-in provider", places=4, waiting=4))
+    storage: Dependency = field(default_factory=partial(Dependency, "storage", slots=10, waiting=5))
+    provider: Dependency = field(default_factory=partial(Dependency, "sign-in provider", slots=4, waiting=4))
     # No breaker: tests of webhooks block no thread, and one silent host does not mean that others are silent.
-    webhooks: Dependency = field(default_factory=partial(Dependency, "webhooks", places=20, waiting=0, failures_max=0))
+    webhooks: Dependency = field(default_factory=partial(Dependency, "webhooks", slots=20, waiting=0, failures_max=0))
 
     def away(self) -> list[str]:
         """Return the names of dependencies that reject requests at once."""
@@ -187,7 +187,7 @@ def calling(name: Name) -> Iterator[None]:
         dependency.leave(token, failed=failed)
 
 
-def require_place(name: Name) -> None:
+def require_slot(name: Name) -> None:
     """Raise RuntimeError if a web request uses a dependency without a slot, which is a bug."""
     request = _request.get()
     if request is not None and name not in request.held:

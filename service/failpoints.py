@@ -15,7 +15,7 @@ import os
 import re
 import signal
 import sys
-from dataclasses import dataclass
+from itertools import count
 
 VARIABLE = "OBSCURA_FAILPOINT"
 # docs/contribute/architecture.md describes the state after each.
@@ -26,14 +26,7 @@ NAMES = frozenset({f"{place}.before" for place in _AROUND} | {f"{place}.after" f
 _FORM = re.compile(r"(?P<name>[a-z]+\.[a-z]+):kill(?:@(?P<hit>[1-9][0-9]{0,5}))?(?:;once=(?P<once>.+))?")
 
 
-@dataclass
-class _Armed:
-    name: str
-    left: int
-    once: str | None
-
-
-def _read(text: str) -> _Armed | None:
+def _read(text: str) -> re.Match[str] | None:
     if not text:
         return None
     form = _FORM.fullmatch(text)
@@ -42,22 +35,20 @@ def _read(text: str) -> _Armed | None:
             f"{VARIABLE} must be NAME:kill, NAME:kill@HIT or either with ;once=FILE, NAME one of {sorted(NAMES)}"
         )
     sys.stderr.write(f"{VARIABLE} is set: this process kills itself at {text}. Never set it in production.\n")
-    return _Armed(form["name"], int(form["hit"] or 1), form["once"])
+    return form
 
 
 _armed = _read(os.environ.get(VARIABLE, ""))
+_hits = count(1)  # how often this process has reached the place
 
 
 def failpoint(name: str) -> None:
     """Kill the process with SIGKILL if its environment at the start names this place (one of NAMES)."""
-    if _armed is None or name != _armed.name:
+    if _armed is None or name != _armed["name"] or next(_hits) != int(_armed["hit"] or 1):
         return
-    _armed.left -= 1
-    if _armed.left != 0:
-        return
-    if _armed.once is not None:
+    if _armed["once"] is not None:
         try:
-            os.close(os.open(_armed.once, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            os.close(os.open(_armed["once"], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         except FileExistsError:
             return
     os.kill(os.getpid(), signal.SIGKILL)

@@ -38,8 +38,7 @@ from service.errors import ClockRefused, ObscuraError
 from service.logs import get_logger
 from service.settings import Settings
 from service.storage import storage_of
-from service.storage.files import digest_directory, open_regular
-from service.storage.interface import Storage, StorageUnavailable, key_of
+from service.storage.interface import Storage, StorageUnavailable, digest_directory, key_of, open_regular
 
 # The service itself fully verifies at most this many entries, which takes ten seconds. For a longer log, it verifies
 # only the entries after the newest checkpoint; use `obscura ledger verify` for the rest.

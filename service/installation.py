@@ -16,12 +16,11 @@ from sqlalchemy.orm import Session
 from service import ledger
 from service.audit.data_folder import DataFolder, read_data_folder, unknown_to
 from service.audit.findings import Finding, FindingCode
-from service.db.access_tables import Admin, Installation, Person, SignIn
+from service.db.access_tables import Admin, Delivery, Installation, Person, SignIn
 from service.db.base import is_id, new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, among, transaction
-from service.db.webhook_tables import Delivery
 from service.errors import ClockRefused, NotFound
 from service.identity.recording import Act, record
 from service.settings import Settings

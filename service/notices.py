@@ -13,10 +13,8 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import to_the_minute
 from obscura.wire.words import NoticeKind
-from service.db.access_tables import ApiKey, Person
+from service.db.access_tables import ONE_PROJECT, ApiKey, Delivery, Person, Webhook
 from service.db.base import canonical_text, new_id
-from service.db.project_tables import ONE_PROJECT
-from service.db.webhook_tables import Delivery, Webhook
 from service.logs import get_logger
 
 WAITING_MAX = 1000  # unsent notices per webhook; further notices are dropped

@@ -14,9 +14,9 @@ from sqlalchemy import Select, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import JobState
+from service.db.access_tables import Project
 from service.db.dataset_tables import KnownUploads
 from service.db.job_tables import Job
-from service.db.project_tables import Project
 from service.errors import InvalidInput, ObscuraError
 from service.identity.access import find
 from service.identity.recording import Act, record

@@ -30,9 +30,9 @@ from sqlalchemy.pool import NullPool
 
 from obscura.wire.words import DatasetState, Visibility
 from service import ledger
+from service.db.access_tables import DEFAULT_PROJECT, Project
 from service.db.base import Base, new_id
 from service.db.dataset_tables import Dataset
-from service.db.project_tables import DEFAULT_PROJECT, Project
 from service.db.schema import upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, open_sessions, transaction
 from service.logs import configure_logging

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-UploadFormat = Literal["zip", "npz", "idx"]  # `service.ingest.formats` maps each to the module that reads it
+UploadFormat = Literal["zip", "npz", "idx"]  # `service.ingest.request` maps each to the module that reads it
 UPLOAD_RECORDS_MAX = 2_000_000
 SampleFormat = Literal["imagefolder", "npz", "parquet", "webdataset"]
 

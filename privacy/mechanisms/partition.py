@@ -9,9 +9,9 @@ A has the same distribution in both runs:
 
 * *Records.* A shard is a function of the secret key and the record's own label and pixels.
 * *Subjects.* A shard is a function of the secret key and the subject's number. Numbers were drawn at the upload,
-  uniformly among sequences of distinct numbers (`service.ingest.subjects`); the part of a sequence for D' that belongs
-  to D is again uniform. So the numbers of D's units, and A, have the same distribution in both runs, for all jobs on
-  the dataset together.
+  uniformly among sequences of distinct numbers (`service.ingest.array_files`); the part of a sequence for D' that
+  belongs to D is again uniform. So the numbers of D's units, and A, have the same distribution in both runs, for all
+  jobs on the dataset together.
 
 Sums: a sum over records has the sensitivity of one record only if a unit owns one record. Votes are sums over teachers.
 

@@ -36,8 +36,7 @@ from service.errors import NotFound, ObscuraError
 from service.ledger.chain import utc_text
 from service.settings import Settings
 from service.storage import storage_of
-from service.storage.files import digest_file, open_regular, regular_files
-from service.storage.interface import UNFINISHED, Storage
+from service.storage.interface import UNFINISHED, Storage, digest_file, open_regular, regular_files
 
 MANIFEST, FILES, KEYS = "manifest.json", "files", "keys"
 _BLOCK_BYTES = 2**20

@@ -30,8 +30,7 @@ from service.db.session import open_sessions, transaction
 from service.inspection import follow_up, inspect_ledger
 from service.settings import Settings
 from service.storage import storage_of
-from service.storage.files import digest_file
-from service.storage.interface import Storage
+from service.storage.interface import Storage, digest_file
 
 _SHELVES = ("datasets", "journals", "receipts", "releases", "samples")
 _GROWS = ".jsonl"  # suffix of files that grow by appending

@@ -12,10 +12,8 @@ from obscura.wire.schemas import record_of
 from service.api.deps import Running
 from service.dashboard.access import Reader, find_viewer
 from service.dashboard.pages import PageRoute, page
-from service.db.access_tables import ApiKey
-from service.db.project_tables import Project
+from service.db.access_tables import ApiKey, Project, Webhook
 from service.db.session import transaction
-from service.db.webhook_tables import Webhook
 from service.identity import admins, decisions, people, projects
 from service.identity.access import Scope, visible
 from service.views import admins as views

@@ -24,7 +24,7 @@ from service.db.ledger_tables import Account
 from service.db.session import transaction
 from service.errors import InvalidInput, ObscuraError
 from service.identity.access import Scope, find, visible
-from service.ingest.formats import FORMATS
+from service.ingest.request import FORMATS
 from service.logs import get_logger
 from service.views import ROWS_MAX, jobs, newest, releases
 

@@ -172,7 +172,7 @@ def recognise(private_hashes: Numbers, project_id: str, key: bytes) -> tuple[Num
     """Return the stored number of each record's subject (n,), and the fingerprints of the subjects. PRIVATE.
 
     Args:
-        private_hashes: (n,), hashes of the ids from `service.ingest.subjects.subject_numbers`.
+        private_hashes: (n,), hashes of the ids from `service.ingest.array_files.subject_numbers`.
         project_id: scope of the ids.
         key: the secret of this installation, 32 bytes.
 

@@ -39,9 +39,9 @@ from service.db.dataset_tables import Dataset
 from service.dependencies import patient
 from service.errors import InvalidInput, NotFound, ObscuraError, TooLarge
 from service.failpoints import failpoint
-from service.ingest import faults, formats
+from service.ingest import faults
 from service.ingest.array_files import QUARANTINE, SEALED_SUFFIX, SUBJECTS_NAME, array_names, create_array
-from service.ingest.request import IngestLimits, IngestRequest
+from service.ingest.request import IngestLimits, IngestRequest, format_named
 from service.logs import get_logger
 from service.sealing import SealedWriter, new_key
 from service.settings import Settings
@@ -54,10 +54,6 @@ class UploadRefused(InvalidInput):
     """The content breaks the rule named by `fault` in `numbers`. The dataset remains declared."""
 
     code: ClassVar[str] = "upload_refused"
-
-
-class UploadTooLarge(TooLarge):
-    """More bytes than `upload_bytes_max` were sent or announced."""
 
 
 class UploadFailed(ObscuraError):
@@ -166,7 +162,7 @@ def _request(settings: Settings, dataset: Dataset, format: str) -> IngestRequest
         subjects_recognised=dataset.subjects_recognised,
         source=settings.quarantine_path / f"{dataset.id}.{dataset.upload_attempt}",
         target=Path(),  # set after staging
-        format=formats.format_named(format).name,
+        format=format_named(format).name,
         limits=limits,
         source_key=new_key(),
         target_key=new_key(),
@@ -316,6 +312,6 @@ def _publish(vault: Vault, request: IngestRequest) -> None:
 
 def _error(fault: Fault, request: IngestRequest, size_bytes: int | None = None) -> ObscuraError:
     if fault is Fault.TOO_LARGE:
-        return UploadTooLarge("This file", request.limits.upload_bytes_max, size_bytes, fault=fault.value)
+        return TooLarge("This file", request.limits.upload_bytes_max, size_bytes, fault=fault.value)
     refusal = UploadFailed if fault in (Fault.STORAGE, Fault.INTERNAL) else UploadRefused
     return refusal(faults.explain(fault, request), fault=fault.value)

@@ -178,7 +178,7 @@ def accept_upload(session: Session, content: reading.Content, known: fingerprint
         if payer_id != own_id:  # one error for all reasons reveals nothing about the other account
             raise fingerprints.KnownRefused("overlap") from None
         raise
-    if move(session, dataset.id, DatasetState.WITHDRAWING, _has_withdrawals(payer_id)):
+    if move(session, dataset.id, DatasetState.WITHDRAWING, exists().where(WithdrawnSubject.account_id == payer_id)):
         session.refresh(dataset)
     return dataset
 
@@ -240,7 +240,7 @@ def end_upload(
 
 def require_recognised(session: Session, account_id: str, *, recognised: bool) -> None:
     """Raise InvalidInput if subjects have withdrawn from the account, but the dataset does not recognise subjects."""
-    if not recognised and session.scalar(select(_has_withdrawals(account_id))):
+    if not recognised and session.scalar(select(exists().where(WithdrawnSubject.account_id == account_id))):
         raise InvalidInput(
             "Subjects have withdrawn from this account, so its datasets must recognise subjects: otherwise their "
             "images could come back. Declare subjects_recognised, or push with the same --subjects-key."
@@ -274,7 +274,3 @@ def receiving(attempt: int | None = None, *, expired_at: datetime | None = None)
     numbered = true() if attempt is None else Dataset.upload_attempt == attempt
     expired = true() if expired_at is None else Dataset.upload_lease_until <= expired_at
     return and_(Dataset.state == DatasetState.RECEIVING, numbered, expired)
-
-
-def _has_withdrawals(account_id: str) -> ColumnElement[bool]:
-    return exists().where(WithdrawnSubject.account_id == account_id)

@@ -27,8 +27,7 @@ from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SEALED_SUFFIX, 
 from service.sealing import KEY_BYTES, SealBroken, SealedReader, new_key
 from service.settings import Settings
 from service.storage import storage_of
-from service.storage.files import open_regular
-from service.storage.interface import CONTENT, UNFINISHED, Storage, key_of
+from service.storage.interface import CONTENT, UNFINISHED, Storage, key_of, open_regular
 from service.times import Clock
 
 Array = np.ndarray[Any, np.dtype[Any]]

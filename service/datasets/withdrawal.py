@@ -35,7 +35,7 @@ from service.db.session import SessionFactory, transaction
 from service.errors import InvalidInput, ObscuraError
 from service.failpoints import failpoint
 from service.identity.access import find, require_project, visible
-from service.ingest.subjects import subject_numbers
+from service.ingest.array_files import subject_numbers
 from service.logs import get_logger
 from service.settings import Settings
 from service.storage import journals, storage_of

@@ -1,11 +1,6 @@
-"""Engine, tables and migrations. Importing any of it puts every table into `Base.metadata`."""
+"""The database: `session` opens it, `*_tables` map its rows, and `schema` runs the migrations.
 
-from service.db import (
-    access_tables,
-    audit_tables,
-    dataset_tables,
-    job_tables,
-    ledger_tables,
-    project_tables,
-    webhook_tables,
-)
+Importing this package puts every table into `Base.metadata`. Rules about rows live in the packages that own them.
+"""
+
+from service.db import access_tables, dataset_tables, job_tables, ledger_tables

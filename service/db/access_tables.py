@@ -1,15 +1,49 @@
-"""Tables of identity and requests: people, admins, decisions, API keys, sessions, idempotency keys, the outbox."""
+"""Tables of identity and requests: projects, people, admins, decisions, API keys, sessions, the audit log.
+
+Also messages to send (the outbox, webhooks), idempotency keys, and the row that identifies the installation.
+"""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CheckConstraint, ForeignKey, String, Text, UniqueConstraint
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    Text,
+    UniqueConstraint,
+    exists,
+    not_,
+)
 from sqlalchemy.orm import Mapped, mapped_column
 
-from obscura.wire.words import Admission, DecisionAction, DecisionState
+from obscura.wire.words import Admission, DecisionAction, DecisionState, Outcome
 from service.db.base import Base, Entity, Id, Name, Sha256, ShortText, partial_index, values_of
+
+EVERY_PROJECT = "*"  # instead of a project id: all projects
+DEFAULT_PROJECT = "prj_default"  # the project that every installation has
+
+
+class Project(Entity):
+    """A department. Its accounts, public datasets and keys never move to another project. Projects are never removed.
+
+    `jobs_max` limits its unfinished jobs, if set. `turn_at` is the time when a worker last claimed one of its jobs.
+    """
+
+    __tablename__ = "projects"
+
+    name: Mapped[Name] = mapped_column(unique=True)
+    created_at: Mapped[datetime]
+    jobs_max: Mapped[int | None] = mapped_column(BigInteger)
+    turn_at: Mapped[datetime | None]
+
+
+ONE_PROJECT = not_(exists().where(Project.id != DEFAULT_PROJECT))  # the SQL condition that there is only one project
 
 
 class Person(Entity):
@@ -184,6 +218,66 @@ class Outbox(Base):
     args: Mapped[list[Any]]
     created_at: Mapped[datetime]
     sent_at: Mapped[datetime | None]
+
+
+class Webhook(Entity):
+    """An address that receives the events of a project, or of the installation.
+
+    `secret` signs its requests. Revoking the key `made_by` revokes the webhook. No 2xx response since `failing_since`.
+    """
+
+    __tablename__ = "webhooks"
+
+    project_id: Mapped[Id | None] = mapped_column(index=True)
+    url: Mapped[str] = mapped_column(String(500))
+    secret: Mapped[str] = mapped_column(String(80))
+    made_by: Mapped[Id]
+    created_at: Mapped[datetime]
+    failing_since: Mapped[datetime | None]
+
+
+class Delivery(Entity):
+    """A request to a webhook, with its body. Receivers can detect duplicates by the event's id.
+
+    `next_at` is the time of the next try; None after a 2xx response or the last try.
+    """
+
+    __tablename__ = "deliveries"
+    __table_args__ = (
+        CheckConstraint("attempts >= 0", "attempts_not_negative"),
+        CheckConstraint("delivered_at IS NULL OR next_at IS NULL", "delivered_is_over"),
+        partial_index("ix_deliveries_due", "next_at", where="next_at IS NOT NULL"),
+    )
+
+    webhook_id: Mapped[Id] = mapped_column(ForeignKey("webhooks.id"), index=True)
+    body: Mapped[str] = mapped_column(Text)
+    attempts: Mapped[int]
+    created_at: Mapped[datetime] = mapped_column(index=True)
+    next_at: Mapped[datetime | None]
+    delivered_at: Mapped[datetime | None]
+
+
+class AuditEvent(Base):
+    """One request, or one act of a person within a request. Append-only.
+
+    Triggers reject every UPDATE, and the DELETE of an event less than 12 hours old; `recording.remove_old` deletes old
+    events. `sequence` is the order of insertion. `action` is the template of a route, such as `GET /v1/jobs/{job_id}`,
+    or a `service.identity.recording.Act`. `project_id` is the caller's project, or the project that an act concerns;
+    None is the installation.
+    """
+
+    __tablename__ = "audit_events"
+    __table_args__ = (Index("ix_audit_events_project_id_sequence", "project_id", "sequence"),)
+
+    sequence: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
+    id: Mapped[Id] = mapped_column(unique=True)
+    at: Mapped[datetime]
+    action: Mapped[str] = mapped_column(String(128))
+    object_id: Mapped[Id | None]
+    outcome: Mapped[Outcome] = mapped_column(values_of(Outcome, "outcome"))
+    key_id: Mapped[Id | None]
+    admin_id: Mapped[Id | None]
+    project_id: Mapped[Id | None]
 
 
 class Installation(Base):

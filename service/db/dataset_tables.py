@@ -8,9 +8,9 @@ from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, LargeBina
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from obscura.wire.words import DatasetState, Visibility
+from service.db.access_tables import DEFAULT_PROJECT
 from service.db.base import Base, Entity, Id, Name, Sha256, ShortText, values_of
 from service.db.ledger_tables import Account
-from service.db.project_tables import DEFAULT_PROJECT
 
 KEY_MISSING = "key_missing"  # the failure code of a dataset whose key is missing, as after a restore
 

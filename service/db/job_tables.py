@@ -10,10 +10,10 @@ from sqlalchemy import JSON, BigInteger, CheckConstraint, ForeignKey, Index, Lar
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from obscura.wire.words import EarlyEnd, JobState, ReleaseKind, SampleFormat
+from service.db.access_tables import DEFAULT_PROJECT
 from service.db.base import CanonicalJson, Entity, Id, Name, Nano, Sha256, ShortText, partial_index, values_of
 from service.db.dataset_tables import Dataset
 from service.db.ledger_tables import Account, Hold
-from service.db.project_tables import DEFAULT_PROJECT
 
 
 class FailureCode(enum.StrEnum):

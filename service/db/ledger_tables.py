@@ -9,8 +9,8 @@ from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, String, false, t
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from obscura.wire.words import Adjacency, EntryKind, HoldState, Unit, VerificationKind
+from service.db.access_tables import DEFAULT_PROJECT
 from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortText, partial_index, values_of
-from service.db.project_tables import DEFAULT_PROJECT
 
 _ENDING = "kind IN ('capture', 'return')"
 EVERYWHERE = "*"  # the scope of a fault that does not concern a single account

@@ -17,15 +17,22 @@ from sqlalchemy.orm import Session, aliased
 from sqlalchemy.orm.interfaces import ORMOption
 
 from obscura.wire.words import JobState
-from service.db.access_tables import Admin, ApiKey, Decision
-from service.db.audit_tables import AuditEvent
+from service.db.access_tables import (
+    DEFAULT_PROJECT,
+    EVERY_PROJECT,
+    ONE_PROJECT,
+    Admin,
+    ApiKey,
+    AuditEvent,
+    Decision,
+    Project,
+    Webhook,
+)
 from service.db.base import Base
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Made, Release, Share, Sweep
 from service.db.ledger_tables import Account
-from service.db.project_tables import DEFAULT_PROJECT, EVERY_PROJECT, ONE_PROJECT, Project
 from service.db.session import LAST, Last, SessionFactory, with_info
-from service.db.webhook_tables import Webhook
 from service.errors import Forbidden, NotFound
 
 Row = TypeVar("Row", bound=Base)

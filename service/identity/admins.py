@@ -22,9 +22,8 @@ from sqlalchemy.orm import Session
 from obscura.private_files import replace_file
 from obscura.wire.ids import introduce
 from obscura.wire.words import Admission, DecisionAction, DecisionState
-from service.db.access_tables import Admin, ApiKey, Decision, Person
+from service.db.access_tables import Admin, ApiKey, Decision, Person, Project
 from service.db.base import new_id
-from service.db.project_tables import Project
 from service.errors import Conflict, InvalidInput, require_name, short_reason
 from service.identity.access import Scope, find, visible
 from service.identity.auth import add_key, is_usable, revoke

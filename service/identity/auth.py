@@ -25,10 +25,9 @@ from sqlalchemy.orm import Session
 from obscura.wire.ids import digest_token, make_token
 from obscura.wire.words import Admission
 from service.background import Background
-from service.db.access_tables import Admin, ApiKey, Person, SignIn
+from service.db.access_tables import Admin, ApiKey, Person, SignIn, Webhook
 from service.db.base import UtcDateTime
 from service.db.session import SessionFactory, transaction
-from service.db.webhook_tables import Webhook
 from service.errors import Conflict, Forbidden, InvalidInput, Unauthorized, require_name
 from service.identity import projects
 from service.identity.access import ROLES, Principal, Scope, find

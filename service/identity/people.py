@@ -21,9 +21,8 @@ from sqlalchemy.orm import Session
 from obscura.wire.ids import make_token
 from obscura.wire.names import NAME_CHARACTERS_MAX, clean_text
 from service.background import Background
-from service.db.access_tables import ApiKey, Person, SignIn
+from service.db.access_tables import ApiKey, Person, Project, SignIn
 from service.db.base import new_id
-from service.db.project_tables import Project
 from service.db.session import SessionFactory, transaction
 from service.errors import ObscuraError, Unauthorized
 from service.identity.access import ROLES, Scope, covers, visible

@@ -9,10 +9,9 @@ from sqlalchemy import func, select, union_all
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from service.db.access_tables import Admin
+from service.db.access_tables import Admin, Project
 from service.db.base import new_id
 from service.db.ledger_tables import Account
-from service.db.project_tables import Project
 from service.errors import Conflict, InvalidInput, require_name
 from service.identity.access import find, visible
 from service.identity.recording import Act, record

@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import Outcome
-from service.db.audit_tables import AuditEvent
+from service.db.access_tables import AuditEvent
 from service.db.base import new_id
 from service.db.session import LAST, SessionFactory, transaction, with_info
 from service.errors import ObscuraError

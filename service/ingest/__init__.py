@@ -1,5 +1,5 @@
-"""Convert an uploaded file to arrays, in a confined process: `python -m service.ingest`.
+"""Convert an uploaded file to arrays in a confined process, with resource limits and without the service's credentials.
 
-The process has resource limits and none of the service's credentials, but it can use the network. It trusts nothing in
-the upload, and reports one of a closed set of faults: never a file name, label, count or exception text.
+Start with `request`, its input, and `__main__`, which runs it; `faults` explains its one-word answers. It never trusts
+the upload, and never reports a file name, label, count or exception text.
 """

@@ -1,6 +1,7 @@
 """The confined process: read one request from standard input, and write `ok` or the value of a fault.
 
-The exit status is 0 in both cases. Any other status means that a limit ended the process.
+The exit status is 0 in both cases. Any other status means that a limit ended the process. The process can still use the
+network.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from io import BufferedReader
 
 from obscura.wire.faults import Fault, Refused
 from service.ingest.array_files import QUARANTINE
-from service.ingest.formats import Ingest, format_named
-from service.ingest.request import MEBIBYTE, IngestLimits, IngestRequest
+from service.ingest.request import MEBIBYTE, Ingest, IngestLimits, IngestRequest, format_named
 from service.sealing import CHUNK_BYTES, SealedReader
 
 

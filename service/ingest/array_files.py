@@ -1,8 +1,14 @@
-"""The stored form of a dataset: images.npy, labels.npy and optionally subjects.npy, sealed during writing."""
+"""The stored form of a dataset: images.npy, labels.npy and optionally subjects.npy, sealed during writing.
+
+Subject ids are replaced by numbers, and are not stored.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import secrets
+from array import array
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,15 +19,16 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from obscura.wire.faults import Fault, Refused
-from obscura.wire.subjects import SubjectId
+from obscura.wire.subjects import SubjectId, canonical
 from service.ingest.request import IngestRequest
-from service.ingest.subjects import subject_numbers
 from service.sealing import SealedWriter
 
 IMAGES_NAME, LABELS_NAME, SUBJECTS_NAME = "images.npy", "labels.npy", "subjects.npy"
 SEALED_SUFFIX = ".sealed"
 QUARANTINE = "quarantine"  # the sealing context of an upload's body
 Array = np.ndarray[Any, np.dtype[Any]]
+_NUMBER_BYTES = 8
+_SUBJECT_LABEL = b"obscura subject 1\0"
 
 
 def context_of(dataset_id: str, name: str) -> str:
@@ -102,3 +109,40 @@ def store(
     with create_array(request, IMAGES_NAME, (count, *request.record_shape), np.uint8) as stored:
         for pixels in images:
             stored.append(pixels)
+
+
+def subject_numbers(
+    private_ids: Iterable[SubjectId], subjects_max: int, *, recognised: bool = False
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return the subject's number for each record; raise Refused for a missing id or too many subjects.
+
+    Unless subjects are recognised, the numbers are random: new for every upload, distinct, 63 bits, and independent of
+    everything else. So one more subject does not change the distribution of the other numbers: two such uploads can be
+    coupled so that all other numbers are equal. Consecutive numbers would not have this property, because one subject
+    would shift the others. `privacy.mechanisms.partition` continues the argument.
+
+    Args:
+        recognised: compute each number from the id, in [0, 2^63), instead of at random. Anyone who knows an id can
+            compute this number, so the service stores another number (`service.datasets.fingerprints`).
+    """
+    positions: dict[int | str, int] = {}  # of the subjects, in order of appearance
+    of_records = array("q")  # as small as the result: the memory of the confined process is limited
+    for private_id in private_ids:
+        position = positions.setdefault(canonical(private_id), len(positions))
+        if position >= subjects_max:
+            raise Refused(Fault.SUBJECTS_TOO_MANY)
+        of_records.append(position)
+    indices = np.array(of_records, np.int64)
+    if not recognised:
+        return random_numbers(len(positions))[indices]
+    names = (_SUBJECT_LABEL + str(name).encode("utf-8", "surrogateescape") for name in positions)
+    halves = [hashlib.sha256(name).digest()[:_NUMBER_BYTES] for name in names]
+    return np.array([int.from_bytes(half, "big") >> 1 for half in halves], np.int64)[indices]
+
+
+def random_numbers(count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Draw `count` distinct secret numbers in [0, 2^63); all sequences are equally likely."""
+    while True:
+        drawn = np.frombuffer(secrets.token_bytes(_NUMBER_BYTES * count), dtype="<u8") >> np.uint64(1)
+        if len(np.unique(drawn)) == count:
+            return drawn.astype(np.int64)

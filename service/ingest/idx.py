@@ -15,8 +15,17 @@ import numpy as np
 from obscura.wire.faults import Fault, Refused
 from service.ingest.array_files import require_count, store
 from service.ingest.request import IngestRequest
-from service.ingest.zip_directory import ZipEntry, read_directory
-from service.ingest.zip_member import GZIP_WINDOW, Inflated, Member, Reader, pieces, take, take_rest
+from service.ingest.zip_archive import (
+    GZIP_WINDOW,
+    Inflated,
+    Member,
+    Reader,
+    ZipEntry,
+    pieces,
+    read_directory,
+    take,
+    take_rest,
+)
 
 _IMAGES_MAGIC, _LABELS_MAGIC, _SUBJECTS_MAGIC = 0x00000803, 0x00000801, 0x00000C01  # dimensions 3, 1, 1; 0C is int32
 _IMAGES, _LABELS, _SUBJECTS = "*images?idx3-ubyte", "*labels?idx1-ubyte", "*subjects?idx1-int"

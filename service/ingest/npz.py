@@ -12,8 +12,7 @@ from obscura.wire.faults import Fault, Refused
 from obscura.wire.subjects import SubjectId
 from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SUBJECTS_NAME, array_names, require_count, store
 from service.ingest.request import IngestRequest
-from service.ingest.zip_directory import read_directory
-from service.ingest.zip_member import Member, pieces, take_rest
+from service.ingest.zip_archive import Member, pieces, read_directory, take_rest
 
 _SUBJECTS_AT_ONCE = 2**16
 

@@ -12,8 +12,7 @@ from obscura.wire.class_folders import class_paths
 from obscura.wire.faults import Fault, Refused
 from service.ingest.array_files import require_count, store
 from service.ingest.request import IngestRequest
-from service.ingest.zip_directory import read_directory
-from service.ingest.zip_member import Member, take_rest
+from service.ingest.zip_archive import Member, read_directory, take_rest
 
 _PLAIN_MODES = frozenset({"1", "L", "P", "RGB"})
 _ALPHA_MODES = frozenset({"LA", "PA", "RGBA"})

@@ -1,13 +1,19 @@
-"""The request to the confined process: a declaration, limits, two paths and two keys."""
+"""The request to the confined process, and the upload formats.
+
+To add a format, add a line to `FORMATS`, its rules in `faults`, and a module that reads it.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from obscura.wire.formats import UPLOAD_RECORDS_MAX
+from service.errors import InvalidInput
 
 MEBIBYTE = 2**20
 
@@ -90,3 +96,43 @@ class IngestRequest:
         keys = {name: bytes.fromhex(values[name]) for name in ("source_key", "target_key")}
         rest = {"classes": tuple(values["classes"]), "limits": IngestLimits(**values["limits"])}
         return cls(**values | paths | keys | rest)
+
+
+Ingest = Callable[[BinaryIO, IngestRequest], None]
+
+
+@dataclass(frozen=True, slots=True)
+class UploadFormat:
+    """A format. Its module has `ingest(file, request)`, which writes the arrays of an upload or raises Refused."""
+
+    name: str
+    title: str
+    module: str
+
+    def load(self) -> Ingest:
+        """Return the module's `ingest`. Only the confined process loads it and its decoders."""
+        ingest: Ingest = import_module(self.module).ingest
+        return ingest
+
+
+FORMATS = {
+    known.name: known
+    for known in (
+        UploadFormat("zip", "zip of class folders", "service.ingest.pictures"),
+        UploadFormat("npz", "npz", "service.ingest.npz"),
+        UploadFormat("idx", "a zip of IDX files", "service.ingest.idx"),
+    )
+}
+
+
+def format_named(name: str) -> UploadFormat:
+    """Return a format by name; raise InvalidInput for an unknown name."""
+    if name not in FORMATS:
+        raise InvalidInput(f"Unknown format. Send one of {', '.join(FORMATS)}.", formats=list(FORMATS))
+    return FORMATS[name]
+
+
+def titles() -> str:
+    """Return the titles of all formats as text, such as "A, B, or C"."""
+    *first, last = [known.title for known in FORMATS.values()]
+    return f"{', '.join(first)}, or {last}"

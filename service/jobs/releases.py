@@ -13,11 +13,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import UNFINISHED, DecisionAction
-from service.db.access_tables import ApiKey, Decision
+from service.db.access_tables import EVERY_PROJECT, ApiKey, Decision, Project
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release, Share
-from service.db.project_tables import EVERY_PROJECT, Project
 from service.errors import Conflict, NotFound
 from service.identity.access import find, is_own, project_of, visible
 from service.identity.decisions import acting_key, ask

@@ -17,9 +17,9 @@ from obscura.wire.schemas import BalanceFacts
 from obscura.wire.words import Adjacency, EntryKind, Unit
 from privacy.accounting.filter import Filter, attacker_certainty_max, open_filter
 from privacy.errors import InvalidParameter
+from service.db.access_tables import DEFAULT_PROJECT
 from service.db.base import new_id
 from service.db.ledger_tables import Account, Entry
-from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import is_duplicate
 from service.errors import (
     AccountClosed,

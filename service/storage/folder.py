@@ -13,8 +13,15 @@ from pathlib import Path
 
 from obscura.private_files import flush_directory, make_private, make_private_folder
 from service.errors import Conflict, NotFound
-from service.storage.files import digest_directory, open_regular, regular_files
-from service.storage.interface import UNFINISHED, Storage, is_plain, require_key
+from service.storage.interface import (
+    UNFINISHED,
+    Storage,
+    digest_directory,
+    is_plain,
+    open_regular,
+    regular_files,
+    require_key,
+)
 from service.times import to_the_hour
 
 

@@ -1,20 +1,26 @@
-"""The methods of a storage. A key such as `releases/rel_...` names a file, or a folder with files and further keys.
+"""The methods of a storage, its keys, the trash, and safe reading of the local files that it returns.
 
-Keys consist of our own identifiers, never of names that users choose. Every storage must pass
-`tests/service/storage/contract.py`.
+A key such as `releases/rel_...` names a file, or a folder with files and further keys. Keys consist of our own
+identifiers, never of names that users choose. Every storage must pass `tests/service/storage/contract.py`.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import re
+import stat
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from datetime import UTC, datetime
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 from service.dependencies import calling
 from service.errors import InvalidInput, NotFound, ObscuraError
-from service.storage.files import open_regular
+from service.logs import get_logger
 
 # The name of a dataset's content: the dataset's id, and the number of rewrites.
 CONTENT = re.compile(r"(ds_[a-z2-7]{20})(?:\.[1-9]\d{0,5})?")
@@ -22,6 +28,9 @@ _IDENTIFIER = re.compile(rf"(?:rel|smp)_[a-z2-7]{{20}}|{CONTENT.pattern}")
 _SHELVES = {"ds": "datasets", "rel": "releases", "smp": "samples"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 UNFINISHED = ".tmp"  # suffix of staging folders, including those left by a crash
+_TRASH = "trash"
+_TRASHED_AT = "%Y%m%dT%H%M%SZ"
+_TRASHED = re.compile(r"(\d{8}T\d{6}Z)\.[a-z]+\.[A-Za-z0-9_.]+")
 
 
 class StorageUnavailable(ObscuraError, OSError):
@@ -172,3 +181,73 @@ def require_key(key: str) -> None:
     """Raise InvalidInput unless every segment of a key is valid. The empty key is valid."""
     if key and not all(is_plain(step) for step in key.split("/")):
         raise InvalidInput("This is not a valid storage key.")
+
+
+def put_away(storage: Storage, key: str, *, now: datetime) -> bool:
+    """Move a key with two segments, such as `releases/rel_...`, into the trash. The grace period starts now.
+
+    The new key contains the time and the former key: `trash/20300102T030405Z.releases.rel_...`. To restore it, move it
+    back. Return False if it cannot be moved or does not exist: another process may just have moved it.
+    """
+    target = f"{_TRASH}/{now.astimezone(UTC).strftime(_TRASHED_AT)}.{key.replace('/', '.')}"
+    try:
+        storage.move(key, target)
+    except NotFound:
+        return False
+    except OSError as error:
+        get_logger(__name__).error("not_put_away", folder=key, error=type(error).__name__)
+        return False
+    get_logger(__name__).info("put_away", folder=key, into=target)
+    return True
+
+
+def trashed_before(storage: Storage, before: datetime) -> list[str]:
+    """Return the keys in the trash that were moved there before a time; ignore foreign names."""
+    keys = []
+    for form in map(_TRASHED.fullmatch, storage.list(_TRASH)):
+        with suppress(ValueError):  # a foreign name
+            if form is not None and datetime.strptime(form[1], _TRASHED_AT).replace(tzinfo=UTC) < before:
+                keys.append(f"{_TRASH}/{form[0]}")
+    return keys
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a regular file for reading; raise NotFound for anything else, including a link."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        raise NotFound("This file does not exist.") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotFound("This file does not exist.")
+    return open(descriptor, "rb")
+
+
+def digest_file(path: Path) -> str:
+    """Return the SHA-256 (hex) of a regular file; raise NotFound as `open_regular` does."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest_directory(directory: Path) -> str:
+    """Return the SHA-256 (hex) of the canonical JSON that maps each file's relative path to its SHA-256.
+
+    Raise InvalidInput for links and special files, and NotFound if there is no such folder.
+    """
+    if directory.is_symlink() or not directory.is_dir():
+        raise NotFound("There are no files under this identifier.")
+    manifest = {path.relative_to(directory).as_posix(): digest_file(path) for path in regular_files(directory)}
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def regular_files(directory: Path) -> list[Path]:
+    """Return the files in and below a folder, sorted; raise InvalidInput for links and special files."""
+    files: list[Path] = []
+    for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
+        if entry.is_dir(follow_symlinks=False):
+            files += regular_files(Path(entry.path))
+        elif entry.is_file(follow_symlinks=False):
+            files.append(Path(entry.path))
+        else:
+            raise InvalidInput("A published folder may hold folders and regular files only, no links.")
+    return files

@@ -12,10 +12,7 @@ from obscura.wire import admin_schemas as wire
 from obscura.wire.schemas import record_of
 from obscura.wire.words import DecisionAction, DecisionState
 from service import quotas
-from service.db.access_tables import ApiKey, Decision, Person
-from service.db.audit_tables import AuditEvent
-from service.db.project_tables import EVERY_PROJECT, Project
-from service.db.webhook_tables import Webhook
+from service.db.access_tables import EVERY_PROJECT, ApiKey, AuditEvent, Decision, Person, Project, Webhook
 from service.errors import NotFound
 from service.identity import admins, projects
 from service.identity.access import visible

@@ -13,9 +13,9 @@ from obscura.wire.release_schemas import EvaluationRecord, ReleaseRecord, Sample
 from obscura.wire.schemas import DatasetRecord, record_of
 from obscura.wire.words import DatasetState, ReleaseKind, Visibility
 from service import ledger
+from service.db.access_tables import EVERY_PROJECT
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Release, Sample, Share
-from service.db.project_tables import EVERY_PROJECT
 from service.errors import NotFound
 from service.identity import projects
 from service.identity.access import is_own, projects_of, visible

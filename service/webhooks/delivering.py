@@ -17,9 +17,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from service.background import Background
+from service.db.access_tables import Delivery, Webhook
 from service.db.base import new_id
 from service.db.session import SessionFactory, transaction
-from service.db.webhook_tables import Delivery, Webhook
 from service.dependencies import calling
 from service.errors import Conflict
 from service.identity.access import Principal, find

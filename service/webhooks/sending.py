@@ -22,7 +22,7 @@ import httpx
 import standardwebhooks
 
 from obscura.wire.admin_schemas import URL_CHARACTERS_MAX
-from service.dependencies import in_web_request, require_place
+from service.dependencies import in_web_request, require_slot
 from service.errors import InvalidInput
 
 SECONDS_MAX = 10.0  # from the look-up of the name to the status of the response
@@ -173,7 +173,7 @@ class Sender:
 
     async def send_all(self, requests: Sequence[Outgoing]) -> dict[str, Answer]:
         """Send requests like `send`, on the caller's event loop."""
-        require_place("webhooks")
+        require_slot("webhooks")
         answers: dict[str, Answer] = {}
         places = anyio.CapacityLimiter(AT_A_TIME_MAX)
         trusted = self.trusted or _machine_trust()

@@ -63,7 +63,7 @@ PLANTED = {
         "workers/evaluation/grid.py": "import celery",
     },
     "confined-reader": {
-        "service/ingest/zip_directory.py": "import sqlalchemy",
+        "service/ingest/zip_archive.py": "import sqlalchemy",
         "obscura/image_types.py": "import httpx",
     },
     "library-stands-alone": {

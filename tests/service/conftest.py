@@ -13,8 +13,7 @@ from service.audit.signing import make_signing_key
 from service.datasets import reading
 from service.db.session import SessionFactory, open_sessions
 from service.ingest.__main__ import answer
-from service.ingest.formats import format_named
-from service.ingest.request import IngestRequest
+from service.ingest.request import IngestRequest, format_named
 from service.settings import Settings
 from tests.conftest import clear_postgres
 from tests.service.audit.book import LedgerBook

@@ -18,8 +18,7 @@ from obscura.wire.ids import introduce
 from service import dashboard
 from service.api.deps import COOKIE
 from service.api.routes import routers
-from service.db.access_tables import Person
-from service.db.project_tables import DEFAULT_PROJECT
+from service.db.access_tables import DEFAULT_PROJECT, Person
 from service.db.session import transaction
 from service.identity.auth import form_token
 from service.identity.people import Claims, roles

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from service import jobs
-from service.storage.files import digest_directory
+from service.storage.interface import digest_directory
 from tests.service.audit.book import LedgerBook
 
 

@@ -7,8 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import event, select, text
 
-from service.db.access_tables import ApiKey
-from service.db.project_tables import DEFAULT_PROJECT
+from service.db.access_tables import DEFAULT_PROJECT, ApiKey
 from service.db.schema import upgrade_schema
 from service.db.session import SessionFactory, open_sessions, transaction
 from service.errors import InvalidInput, NotFound, Unauthorized

@@ -1,4 +1,4 @@
-"""External services: bounded places and waiting, a breaker for each, and no limits outside of web requests."""
+"""External services: bounded slots and waiting, a breaker for each, and no limits outside of web requests."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -21,13 +21,13 @@ def clock() -> SimpleNamespace:
 
 @pytest.fixture
 def storage(clock: SimpleNamespace) -> external.Dependency:
-    bounds = {"places": 2, "waiting": 1, "wait_seconds": 30.0, "failures_max": 2, "pause_seconds": 10}
+    bounds = {"slots": 2, "waiting": 1, "wait_seconds": 30.0, "failures_max": 2, "pause_seconds": 10}
     return external.Dependency("storage", **bounds, clock=lambda: clock.now)
 
 
 @contextmanager
-def held(dependency: external.Dependency, places: int) -> Iterator[list[object]]:
-    tokens = [dependency.enter() for _ in range(places)]
+def held(dependency: external.Dependency, slots: int) -> Iterator[list[object]]:
+    tokens = [dependency.enter() for _ in range(slots)]
     yield tokens
     for token in tokens:
         dependency.leave(token, failed=False)
@@ -39,7 +39,7 @@ def fail(dependency: external.Dependency) -> None:
 
 def dependencies_with(storage: external.Dependency) -> external.Dependencies:
     return external.Dependencies(
-        storage, external.Dependency("x", places=1, waiting=0), external.Dependency("y", places=1, waiting=0)
+        storage, external.Dependency("x", slots=1, waiting=0), external.Dependency("y", slots=1, waiting=0)
     )
 
 
@@ -55,7 +55,7 @@ def in_request(dependencies: external.Dependencies, act: Callable[[], object]) -
     anyio.run(external.WebRequests(app, dependencies), {"type": "http"}, nothing, nothing)
 
 
-def test_one_request_waits_for_a_place_and_further_ones_are_refused_at_once(storage):
+def test_one_request_waits_for_a_slot_and_further_ones_are_refused_at_once(storage):
     entered = threading.Event()
 
     def wait() -> None:
@@ -74,8 +74,8 @@ def test_one_request_waits_for_a_place_and_further_ones_are_refused_at_once(stor
     assert entered.is_set()
 
 
-def test_whoever_waits_too_long_for_a_place_is_refused():
-    storage = external.Dependency("storage", places=1, waiting=1, wait_seconds=0.01)
+def test_whoever_waits_too_long_for_a_slot_is_refused():
+    storage = external.Dependency("storage", slots=1, waiting=1, wait_seconds=0.01)
     with held(storage, 1), pytest.raises(external.DependencyBusy):
         storage.enter()
     storage.leave(storage.enter(), failed=False)
@@ -113,7 +113,7 @@ def test_a_trial_that_never_ends_is_followed_by_another(storage, clock):
     assert not storage.is_away()
 
 
-def test_requests_without_progress_in_all_places_count_as_a_failure_until_one_goes_on(storage, clock):
+def test_requests_without_progress_in_all_slots_count_as_a_failure_until_one_goes_on(storage, clock):
     with held(storage, 2) as tokens:
         clock.now += external.SECONDS_MAX + 1
         assert storage.is_away()
@@ -123,13 +123,13 @@ def test_requests_without_progress_in_all_places_count_as_a_failure_until_one_go
         assert not storage.is_away()
 
 
-def test_a_web_request_holds_one_place_however_deep_and_gives_it_back(storage, clock):
+def test_a_web_request_holds_one_slot_however_deep_and_gives_it_back(storage, clock):
     def act() -> None:
         assert external.in_web_request()
         with pytest.raises(RuntimeError, match="inside calling"):
-            external.require_place("storage")
+            external.require_slot("storage")
         with external.calling("storage"), external.calling("storage"):
-            external.require_place("storage")
+            external.require_slot("storage")
             assert len(storage._calls) == 1
         with pytest.raises(ZeroDivisionError), external.calling("storage"):
             raise ZeroDivisionError
@@ -142,7 +142,7 @@ def test_a_web_request_holds_one_place_however_deep_and_gives_it_back(storage, c
 
 
 def test_outside_of_web_requests_nothing_is_limited(storage):
-    external.require_place("storage")
+    external.require_slot("storage")
     with external.calling("storage"):
         assert not external.in_web_request()
     assert not storage._calls
@@ -150,11 +150,11 @@ def test_outside_of_web_requests_nothing_is_limited(storage):
 
 def test_together_they_leave_threads_to_other_requests():
     made = external.Dependencies()
-    held_by_waiting = [each._places + each._waiting_max for each in (made.storage, made.provider)]
+    held_by_waiting = [each._slots + each._waiting_max for each in (made.storage, made.provider)]
     assert sum(held_by_waiting) + 8 < 40  # uploads hold up to 8, and anyio has 40
 
 
-def test_every_verb_of_a_storage_holds_a_place_but_one_that_uses_this_machines_disk_alone(storage):
+def test_every_verb_of_a_storage_holds_a_slot_but_one_that_uses_this_machines_disk_alone(storage):
     verbs = {name: verb for name, verb in vars(Storage).items() if callable(verb) and not name.startswith("_")}
     assert {name for name, verb in verbs.items() if not hasattr(verb, "__wrapped__")} == {"stage"}
     backend: Any = type("Backend", (Storage,), dict.fromkeys(verbs, lambda _: len(storage._calls)))()

@@ -23,9 +23,8 @@ from service.errors import NotFound
 from service.inspection import follow_up, inspect_at_start, inspect_ledger, may_remove, sign_heads
 from service.ledger.stops import arming_stops, lock_of
 from service.settings import Settings
-from service.storage.files import open_regular
 from service.storage.folder import FolderStorage
-from service.storage.interface import key_of
+from service.storage.interface import key_of, open_regular
 from service.storage.journals import Journal
 from tests.conftest import NOW
 from tests.service.audit.book import LedgerBook

@@ -17,10 +17,10 @@ import anyio
 import pytest
 
 from service.api.deps import COOKIE
+from service.db.access_tables import DEFAULT_PROJECT
 from service.db.base import Base
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
-from service.db.project_tables import DEFAULT_PROJECT
 from service.identity import access
 from service.identity.auth import form_token
 from service.settings import Settings

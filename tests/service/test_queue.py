@@ -8,8 +8,7 @@ import pytest
 from sqlalchemy import select
 
 from service import jobs, quotas
-from service.db.access_tables import Outbox
-from service.db.project_tables import Project
+from service.db.access_tables import Outbox, Project
 from service.db.session import SessionFactory, transaction
 from service.errors import InvalidInput
 from service.identity import projects

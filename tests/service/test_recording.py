@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from obscura.wire.words import Outcome
 from service.audit.rows import find_missing_triggers
-from service.db.audit_tables import AuditEvent
+from service.db.access_tables import AuditEvent
 from service.db.session import SessionFactory, transaction
 from service.identity.access import Principal, Scope
 from service.identity.recording import Act, append, event_of, record, recorded, remove_old

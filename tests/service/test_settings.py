@@ -48,24 +48,13 @@ def test_the_public_url_is_an_origin_and_proxies_are_networks(monkeypatch):
     assert (Settings().public_url, Settings().trusted_proxy_networks) == ("", [])
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"mode": "threads"},
-        {"port": 70_000},
-        {"lease_seconds": 0},
-        {"lease_seconds": 20, "heartbeat_seconds": 15},
-        {"page_size_max": 0},
-        {"attempts_max": 0},
-        {"processes": -1},
-        {"processes": 65},
-        {"public_url": "obscura.example.org"},
-        {"public_url": "https://obscura.example.org/path"},
-        {"trusted_proxies": "*"},
-        {"trusted_proxies": "10.0.0.1, proxy.local"},
-        {"trusted_proxies": "10.0.0.1/8"},
-    ],
-)
+WRONG = [{"mode": "threads"}, {"port": 70_000}, {"page_size_max": 0}, {"attempts_max": 0}]
+WRONG += [{"processes": -1}, {"processes": 65}, {"lease_seconds": 0}, {"lease_seconds": 20, "heartbeat_seconds": 15}]
+WRONG += [{"public_url": url} for url in ("obscura.example.org", "https://obscura.example.org/path")]
+WRONG += [{"trusted_proxies": listed} for listed in ("*", "10.0.0.1, proxy.local", "10.0.0.1/8")]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
 def test_what_cannot_work_is_refused(wrong):
     with pytest.raises(ValidationError):
         Settings(**wrong)  # type: ignore[arg-type]

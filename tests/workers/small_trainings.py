@@ -25,7 +25,7 @@ from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
 from service import jobs
 from service.db.job_tables import Release, Sample
-from service.storage.files import digest_directory
+from service.storage.interface import digest_directory
 from workers.evaluation.utility import TRAINING
 from workers.recipes import private_steps
 from workers.recipes.interface import Cancelled, Run, TrainingData

@@ -27,7 +27,7 @@ from service.db.session import SessionFactory, among, transaction
 from service.identity import recording
 from service.logs import get_logger
 from service.settings import Settings
-from service.storage import interface, is_elsewhere, storage_of, trash
+from service.storage import interface, is_elsewhere, storage_of
 from service.times import SETTLED, WatchedClock
 from workers.supervise.attempts import claim_job
 
@@ -112,7 +112,7 @@ def sweep(settings: Settings, factory: SessionFactory, *, now: datetime, proved:
         doomed = [interface.work_key(job_id) for job_id in work if job_id in ended]
         doomed += [f"releases/{name}" for name in _unpublished_releases(session, releases, idle_releases)]
         doomed += [f"samples/{name}" for name in _unpublished_samples(session, samples, idle_samples)]
-    overdue = trash.waiting_since(storage, now - timedelta(days=settings.trash_days))
+    overdue = interface.trashed_before(storage, now - timedelta(days=settings.trash_days))
     if overdue and not (proved or _agrees(factory, now, settings.trash_days)):
         overdue = []
     old: list[str] = []
@@ -136,8 +136,9 @@ def sweep(settings: Settings, factory: SessionFactory, *, now: datetime, proved:
             session.execute(update(Sample).where(Sample.id.in_(old)).values(removed_at=now))
         doomed += [f"samples/{sample_id}" for sample_id in old]
     for key in overdue:
-        trash.remove_for_good(storage, key)
-    return sum(trash.put_away(storage, key, now=now) for key in doomed)
+        get_logger(__name__).info("removed_for_good", folder=key)
+        storage.remove(key)  # other processes may do so at the same time
+    return sum(interface.put_away(storage, key, now=now) for key in doomed)
 
 
 def _agrees(factory: SessionFactory, now: datetime, days: int) -> bool:

@@ -31,8 +31,8 @@ from service.failpoints import failpoint
 from service.inspection import may_remove
 from service.logs import get_logger
 from service.settings import Settings
-from service.storage import storage_of, trash
-from service.storage.interface import work_key
+from service.storage import storage_of
+from service.storage.interface import put_away, work_key
 from workers.supervise.attempts import Attempt, drop_lease
 from workers.supervise.signs import Listener
 
@@ -119,7 +119,7 @@ def supervise(
         job = session.get(Job, attempt.job_id)
         over = job is not None and job.finished_at is not None and may_remove(session, settings)
     if over:  # its checkpoints are not needed any more; after a finding, a later sweep removes them
-        trash.put_away(storage_of(settings), work_key(attempt.job_id), now=datetime.now(UTC))
+        put_away(storage_of(settings), work_key(attempt.job_id), now=datetime.now(UTC))
 
 
 class _Watch:

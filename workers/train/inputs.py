@@ -28,7 +28,7 @@ from service.db.dataset_tables import Dataset
 from service.db.session import transaction
 from service.errors import HoldExhausted, LedgerCorruption, NotFound
 from service.failpoints import failpoint
-from service.storage import files, interface, journals
+from service.storage import interface, journals
 from workers.recipes.interface import Budget, CheckpointDamaged, Progress, Run, TrainingData
 from workers.train.orders import Context, MissingPrerequisite, Training
 
@@ -128,7 +128,7 @@ class SealedFolder:
         Raise CheckpointDamaged if the content differs from the written data, or was sealed with another key.
         """
         try:
-            file = files.open_regular(self.storage.open(self.folder, CHECKPOINT_FILE))
+            file = interface.open_regular(self.storage.open(self.folder, CHECKPOINT_FILE))
         except NotFound:
             return None
         try:

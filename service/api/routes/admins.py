@@ -15,10 +15,8 @@ from service import jobs, ledger, quotas
 from service.api.answers import ApiRoute, newest_page
 from service.api.deps import ADMIN, INSTALLATION, READ, Admin, OfAccount, Paging, Reader, Running, Service
 from service.db.access_tables import Admin as AdminRow
-from service.db.access_tables import ApiKey, Decision
-from service.db.project_tables import Project
+from service.db.access_tables import ApiKey, Decision, Project, Webhook
 from service.db.session import transaction
-from service.db.webhook_tables import Webhook
 from service.dependencies import SECONDS_MAX
 from service.errors import NotFound
 from service.identity import access, admins, auth, decisions, projects

@@ -19,7 +19,7 @@ from service.datasets.vault import DatasetContext
 from service.db.dataset_tables import Dataset
 from service.db.session import transaction
 from service.identity.access import find
-from service.ingest.formats import titles
+from service.ingest.request import titles
 from service.views.releases import dataset_record
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=ApiRoute)

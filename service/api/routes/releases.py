@@ -22,7 +22,7 @@ from service.db.ledger_tables import Account
 from service.db.session import transaction
 from service.identity.access import find, visible
 from service.jobs.kinds import evaluate
-from service.storage import files, interface
+from service.storage import interface
 from service.views import releases as views
 from service.views import with_job
 
@@ -141,7 +141,7 @@ def _require_generator(service: Service, release_id: str, name: str) -> Release:
 def _send(service: Service, request: Request, release_id: str, name: str, media_type: str) -> Response:
     release = _require_generator(service, release_id, name)
     path = service.storage.open(interface.key_of(release.id), name)
-    return answers.send_file(request, path, sha256=files.digest_file(path), media_type=media_type)
+    return answers.send_file(request, path, sha256=interface.digest_file(path), media_type=media_type)
 
 
 sample_router = APIRouter(prefix="/v1/samples", tags=["samples"], route_class=answers.ApiRoute)

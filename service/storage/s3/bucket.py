@@ -6,7 +6,6 @@ or quoted in errors.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import re
@@ -220,10 +219,6 @@ class Bucket:
 
 def _away(what: str) -> StorageUnavailable:
     return StorageUnavailable(f"The storage {what}. Nothing was lost; try again when it is back.", why="away")
-
-
-def sha256_of(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def _new_client(patience: Patience) -> Any:

@@ -11,18 +11,20 @@ which the content was first published. ID is unique and increases with time.
 
 from __future__ import annotations
 
+import hashlib
 import random
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from posixpath import basename
 
 from pydantic import BaseModel
 
 from service.errors import NotFound
 from service.storage.interface import UNFINISHED, StorageUnavailable
-from service.storage.s3.bucket import Bucket, Listed, sha256_of
+from service.storage.s3.bucket import Bucket, Listed
 
 DAMAGED = "The stored content is damaged: the storage does not hold what was written."
 KEYS, PARTS, SEGMENT, _CLAIMS = "keys/", "parts/", "~", "claims/"
@@ -40,7 +42,7 @@ class File(BaseModel, frozen=True, ser_json_bytes="base64", val_json_bytes="base
     @classmethod
     def holding(cls, content: bytes) -> File:
         """Return a file that needs no parts."""
-        return cls(size=len(content), sha256=sha256_of(content), content=content)
+        return cls(size=len(content), sha256=hashlib.sha256(content).hexdigest(), content=content)
 
 
 class Entry(BaseModel, frozen=True, ser_json_bytes="base64", val_json_bytes="base64"):
@@ -110,14 +112,14 @@ class Entries:
     def entries(self, key: str) -> dict[str, Entry]:
         """Return the entries at and below a key, by key."""
         names = {listed.name.removeprefix(KEYS) for listed in self.at_and_below(key)} | {key}
-        entries = {name: self.entry(name) for name in names if not last_of(name).startswith(SEGMENT)}
+        entries = {name: self.entry(name) for name in names if not basename(name).startswith(SEGMENT)}
         return {name: entry for name, entry in entries.items() if entry is not None}
 
     def find(self, path: str) -> dict[str, Source] | None:
         """Return the files at and below a path, by relative path ("" for a file itself); None if there are none."""
         entry = self.entry(path)
         if entry is not None:
-            return entry.sources(last_of(path))
+            return entry.sources(basename(path))
         steps = path.split("/")
         for cut in range(len(steps) - 1, 0, -1):
             entry = self.entry("/".join(steps[:cut]))
@@ -131,11 +133,11 @@ class Entries:
         sources: dict[str, Source] = {}
         for name, entry in self.entries(path).items():
             if not name.endswith(UNFINISHED):
-                for file, source in entry.sources(last_of(name)).items():
+                for file, source in entry.sources(basename(name)).items():
                     sources[below(name, file).removeprefix(f"{path}/")] = source
         for name, segments in grown_files(listed.name for listed in self.at_and_below(path)).items():
             whole = File.holding(b"".join(self.bucket.get(each) or b"" for each in segments))
-            source = Source(whole.sha256, last_of(name), 0, whole, ())
+            source = Source(whole.sha256, basename(name), 0, whole, ())
             sources[name.removeprefix(path).lstrip("/")] = source
         return sources or None
 
@@ -148,10 +150,6 @@ def grown_files(names: Iterable[str]) -> dict[str, list[str]]:
         if name.startswith(SEGMENT):
             segments.setdefault(folder.removeprefix(KEYS), []).append(listed)
     return segments
-
-
-def last_of(key: str) -> str:
-    return key.rpartition("/")[2]
 
 
 def below(key: str, name: str) -> str:

@@ -19,12 +19,12 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import copy_context
 from datetime import UTC, datetime
 from pathlib import Path
+from posixpath import basename
 
 from obscura.private_files import make_private_folder
 from service.errors import Conflict, NotFound
-from service.storage.files import open_regular, regular_files
-from service.storage.interface import UNFINISHED, Storage, is_plain, require_key
-from service.storage.s3.bucket import Bucket, sha256_of
+from service.storage.interface import UNFINISHED, Storage, is_plain, open_regular, regular_files, require_key
+from service.storage.s3.bucket import Bucket
 from service.storage.s3.entries import (
     DAMAGED,
     KEYS,
@@ -37,7 +37,6 @@ from service.storage.s3.entries import (
     alone,
     below,
     grown_files,
-    last_of,
     new_id,
 )
 from service.times import to_the_hour
@@ -78,7 +77,7 @@ class S3Storage(Storage):
 
     def stage(self, key: str, mark: str = "") -> AbstractContextManager[Path]:
         require_key(key)
-        return self._copies.stage(f"{last_of(key)}.{mark or secrets.token_hex(8)}{UNFINISHED}")
+        return self._copies.stage(f"{basename(key)}.{mark or secrets.token_hex(8)}{UNFINISHED}")
 
     def send(self, staged: Path, key: str) -> None:
         require_key(key)
@@ -103,7 +102,7 @@ class S3Storage(Storage):
         if published.id == entry.id:
             if entry.parts():
                 self.bucket.delete(KEYS + _unfinished(staged, key))
-            sources = entry.sources(last_of(key))
+            sources = entry.sources(basename(key))
             self._copies.keep(staged, {staged / name if name else staged: each for name, each in sources.items()})
             return
         self.remove(_unfinished(staged, key))
@@ -244,7 +243,7 @@ class S3Storage(Storage):
                 while content := file.read(self._part_bytes):
                     digest.update(content)
                     self.bucket.put(entry.part_name(number, len(parts)), content)
-                    parts.append(sha256_of(content))
+                    parts.append(hashlib.sha256(content).hexdigest())
                     size += len(content)
             whole = File(size=size, sha256=digest.hexdigest(), parts=tuple(parts))
             sent[name] = whole if parts else File.holding(b"")
@@ -324,7 +323,7 @@ class Copies:
                     content = self._bucket.get(name) if name else source.file.content
                     if content is None:
                         raise FileNotFoundError(name)
-                    if sha256_of(content) != sha256:
+                    if hashlib.sha256(content).hexdigest() != sha256:
                         raise NotFound(DAMAGED)
                     copy.write(content)
             os.utime(fresh, (source.hour, source.hour))

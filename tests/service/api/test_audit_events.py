@@ -14,7 +14,7 @@ from sqlalchemy import select, text
 
 from obscura.wire.words import Outcome
 from service.api.auditing import Audit, EventWriter, LogLimits
-from service.db.audit_tables import AuditEvent
+from service.db.access_tables import AuditEvent
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.identity.recording import Act, event_of
 from service.settings import Settings

@@ -12,8 +12,7 @@ from sqlalchemy.orm import Session
 from obscura.wire.words import Outcome
 from service.api.auditing import UNLOGGED
 from service.dashboard.admin import SHOWN_MAX
-from service.db.audit_tables import AuditEvent
-from service.db.project_tables import DEFAULT_PROJECT
+from service.db.access_tables import DEFAULT_PROJECT, AuditEvent
 from service.identity.access import Principal, Scope
 from service.identity.recording import Act, append, event_of
 from service.main import utc_now

@@ -33,7 +33,7 @@ class Watched(MemoryBucket):
         super().__init__()
         self.gate.set()
         self.inside: set[int] = set()
-        self.without_place: list[str] = []
+        self.without_slot: list[str] = []
         self.most = self.reached = 0
 
     def _ask(self) -> None:
@@ -43,7 +43,7 @@ class Watched(MemoryBucket):
         else:
             self.reached += 1
             if "storage" not in request.held:
-                self.without_place.append(threading.current_thread().name)
+                self.without_slot.append(threading.current_thread().name)
             me = threading.get_ident()
             self.inside.add(me)
             self.most = max(self.most, len(self.inside))
@@ -103,18 +103,18 @@ def test_while_the_storage_hangs_others_are_answered(own_settings: OwnSettings, 
         account = served.account()
         job = served.train(served.ready_dataset(account["id"])["id"]).json()
         release_id = served.publish(job["id"], served.claim(job["id"]))
-        places = served.app.state.service.dependencies.storage
+        storage = served.app.state.service.dependencies.storage
         watched.most = 0
         watched.gate.clear()
         with crowding(served, "GET", f"/v1/releases/{release_id}/report.html") as answers:
-            wait_until(lambda: len(refused(answers)) >= CROWD - places._places, "the crowd was not refused")
-            assert len(places._calls) == watched.most == places._places
+            wait_until(lambda: len(refused(answers)) >= CROWD - storage._slots, "the crowd was not refused")
+            assert len(storage._calls) == watched.most == storage._slots
             assert served.read("accounts")["items"]  # although the storage hangs still
             wait_until(lambda: served.read("health/ready", scope=None)["unavailable"] == ["storage"], "it is not said")
             answer = served.client().get(f"/v1/releases/{release_id}/report.html")  # at once, as the breaker is open
             assert (answer.status_code, answer.json()["code"]) == (503, "busy")
         assert served.read("health/ready", scope=None)["unavailable"] is None
-        assert watched.without_place == []
+        assert watched.without_slot == []
 
 
 def test_a_storage_that_does_not_answer_is_reported_without_particulars(
@@ -130,7 +130,7 @@ def test_a_storage_that_does_not_answer_is_reported_without_particulars(
         assert "secret-bucket" not in answer.text
 
 
-def test_every_route_that_reaches_the_storage_holds_a_place(own_settings: OwnSettings, watched: Watched) -> None:
+def test_every_route_that_reaches_the_storage_holds_a_slot(own_settings: OwnSettings, watched: Watched) -> None:
     with stocked(own_settings(storage=MEMORY_URL)) as (client, ids):
         for path in reading_routes():
             client.get(address(path, ids))
@@ -139,7 +139,7 @@ def test_every_route_that_reaches_the_storage_holds_a_place(own_settings: OwnSet
                 body = {"subjects": ["one"], "cancel_jobs": True} if path.endswith("withdrawals") else {}
                 client.request(method, address(path, ids), json=body, headers={"Idempotency-Key": "walk"})
     assert watched.reached > 5
-    assert watched.without_place == []
+    assert watched.without_slot == []
 
 
 def test_while_the_provider_hangs_others_are_answered(own_settings: OwnSettings, silent: str) -> None:
@@ -152,7 +152,7 @@ def test_while_the_provider_hangs_others_are_answered(own_settings: OwnSettings,
         provider = served.app.state.service.dependencies.provider
         with crowding(served, "GET", "/login/provider", scope=None) as answers:
             wait_until(lambda: len(answers) >= CROWD // 2, "the crowd was not refused")
-            assert len(provider._calls) <= provider._places
+            assert len(provider._calls) <= provider._slots
             assert served.read("jobs")["items"] == []
         assert len(refused(answers)) == CROWD
         assert served.read("health/ready", scope=None)["unavailable"] == ["sign-in provider"]

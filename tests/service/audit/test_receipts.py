@@ -15,7 +15,7 @@ import pytest
 from service.audit.proofs import check_receipt
 from service.audit.signing import SignatureRefused, SigningKeyUnusable, make_signing_key, open_signing_key, trusted_keys
 from service.inspection import inspect_ledger
-from service.storage.files import digest_directory
+from service.storage.interface import digest_directory
 from tests.together import at_once
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "verify_receipt.py"

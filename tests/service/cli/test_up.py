@@ -16,8 +16,8 @@ import pytest
 from sqlalchemy import Engine, create_engine, make_url, text
 
 from obscura.client.local_service import LocalService, running_at
+from service.db.access_tables import Project
 from service.db.base import new_id
-from service.db.project_tables import Project
 from service.db.schema import upgrade_schema
 from service.db.session import make_engine, make_session_factory, transaction
 from service.errors import DatabaseUnsuitable

@@ -8,8 +8,7 @@ from sqlalchemy import func, select
 
 from service.api.deps import COOKIE
 from service.dashboard.sign_in import LINK_SECONDS, SignInLinks
-from service.db.access_tables import ApiKey, SignIn
-from service.db.project_tables import DEFAULT_PROJECT
+from service.db.access_tables import DEFAULT_PROJECT, ApiKey, SignIn
 from service.db.session import transaction
 from service.identity import auth, projects
 from service.identity.auth import SESSION_SECONDS, SESSIONS_PER_KEY_MAX, close_session, find_session, open_session

@@ -1,4 +1,7 @@
-"""Receiving a body: limits hold, the reader is a process of its own, also if taken over, and faults leave nothing."""
+"""Receiving a body: limits hold, the reader is a process of its own, also if taken over, and faults leave nothing.
+
+A new format is a module that reads it and a line in the registry; nothing else needs to change.
+"""
 
 import os
 import shutil
@@ -9,23 +12,24 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from PIL import Image
 
+from obscura.wire import formats as wire
 from obscura.wire.faults import Fault
 from service.api.problems import STATUSES
 from service.datasets import reading
-from service.datasets.reading import UploadFailed, UploadRefused, UploadsStopped, UploadTooLarge, sweep
+from service.datasets.reading import UploadFailed, UploadRefused, UploadsStopped, sweep
 from service.datasets.vault import Vault, fingerprint_key_path, make_fingerprint_key
 from service.db.dataset_tables import Dataset
-from service.errors import InvalidInput, NotFound, ObscuraError
+from service.errors import InvalidInput, NotFound, ObscuraError, TooLarge
 from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SEALED_SUFFIX, SUBJECTS_NAME, create_array
 from service.ingest.faults import explain
-from service.ingest.request import IngestRequest
+from service.ingest.request import FORMATS, IngestRequest, UploadFormat, format_named, titles
 from service.sealing import new_key
 from service.settings import Settings
 from service.storage import storage_of
@@ -111,7 +115,7 @@ def test_the_byte_limit_holds_whatever_is_announced(settings):
             yield bytes(100)
 
     for announced in (None, 10**9):
-        with pytest.raises(UploadTooLarge) as refused:
+        with pytest.raises(TooLarge) as refused:
             receive(settings, FACTS, endless(), announced)
         assert refused.value.numbers["limit_bytes"] == 1000
     assert len(taken) == 11  # the second body, announced too large, was not read at all
@@ -384,5 +388,45 @@ def test_what_breaks_a_declared_rule_is_not_believed(settings, monkeypatch, fact
     assert failed.value.__cause__ is None
     with pytest.raises(NotFound):
         Vault.of(settings).open_dataset(DATASET)
-    left = [path for path in settings.data_dir.rglob("*") if path.is_file()]
-    assert left == [fingerprint_key_path(settings)], "no key, no array and no quarantined file is left"
+    assert files_of(settings) == [], "no key, no array and no quarantined file is left"
+    assert fingerprint_key_path(settings).exists()
+
+
+# --- formats ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch, read_here: None) -> None:
+    """Register a format. The confined process has a registry of its own, so it is played in this one."""
+    monkeypatch.setitem(FORMATS, "toy", UploadFormat("toy", "a toy", "tests.service.ingest.toy_format"))
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_new_format_is_read_like_any_other(settings):
+    receive(settings, begun(), [bytes(LABELS.tolist()), IMAGES.tobytes()], format="toy")
+    images, labels = Vault.of(settings).open_dataset(DATASET)
+    np.testing.assert_array_equal(images, IMAGES)
+    np.testing.assert_array_equal(labels, LABELS)
+    assert titles() == "zip of class folders, npz, a zip of IDX files, or a toy"
+
+
+@pytest.mark.usefixtures("toy")
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (IMAGES.tobytes(), Fault.ARRAY_LENGTH),
+        (b"\2" + IMAGES[:1].tobytes(), Fault.LABEL_RANGE),
+        (bytes(101 * 25), Fault.RECORDS_TOO_MANY),
+    ],
+)
+def test_a_new_format_is_held_to_the_declaration(settings, content, fault):
+    assert_refused(settings, fault, [content], format="toy")
+
+
+def test_the_formats_of_the_wire_can_be_read_and_no_others():
+    assert tuple(FORMATS) == get_args(wire.UploadFormat)
+    for name in FORMATS:
+        assert format_named(name).name == name
+        assert callable(format_named(name).load())
+    with pytest.raises(InvalidInput, match="zip, npz, idx"):
+        format_named("tar")

@@ -257,7 +257,7 @@ def test_an_upload_that_would_join_a_closed_account_is_refused_as_where_none_may
 # --- declarations and states ------------------------------------------------------------------------------------------
 
 
-def test_a_dataset_of_a_subject_account_declares_its_subjects(factory, open_account, declare, now):
+def test_datasets_of_subject_accounts_declare_at_most_one_subject_a_record(factory, open_account, declare, now):
     account_id = open_account(factory, unit="subject")
     for subjects in (1, 60, 500):
         dataset_id = declare(account_id, subjects_declared=subjects)
@@ -266,11 +266,8 @@ def test_a_dataset_of_a_subject_account_declares_its_subjects(factory, open_acco
             assert states.begin_upload(session, dataset_id, now=now, lease_seconds=60).subjects_declared == subjects
     with pytest.raises(InvalidInput, match="a public upper bound on the number of subjects"):
         declare(account_id)
-
-
-def test_subjects_are_at_most_as_many_as_records(factory, open_account, declare):
     with pytest.raises(InvalidInput, match="between 1 and records_declared") as refused:
-        declare(open_account(factory, unit="subject"), subjects_declared=501)
+        declare(account_id, subjects_declared=501)
     assert refused.value.numbers == {"subjects_declared": 501, "records_declared": 500}
 
 

@@ -19,9 +19,8 @@ from sqlalchemy.exc import OperationalError, StatementError
 
 from alembic import command
 from service import ledger
-from service.db.access_tables import ApiKey
+from service.db.access_tables import DEFAULT_PROJECT, ApiKey
 from service.db.base import Base, new_id
-from service.db.project_tables import DEFAULT_PROJECT
 from service.db.schema import PROJECT_ROOT, migration_config, upgrade_schema
 from service.db.session import DatabaseBusy, SessionFactory, make_engine, open_sessions, transaction
 from tests.together import PATIENCE_SECONDS, at_once

@@ -15,8 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from service.datasets.vault import SealedArray
 from service.ingest.__main__ import answer
 from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, QUARANTINE, SEALED_SUFFIX, SUBJECTS_NAME
-from service.ingest.formats import FORMATS
-from service.ingest.request import IngestLimits, IngestRequest
+from service.ingest.request import FORMATS, IngestLimits, IngestRequest
 from service.sealing import SealedWriter
 from tests.pictures import archive, idx_file, picture
 

@@ -26,7 +26,7 @@ from fastapi import FastAPI
 
 from scripts.with_services import free_port
 from service.api.events import StreamLimits
-from service.db.project_tables import DEFAULT_PROJECT
+from service.db.access_tables import DEFAULT_PROJECT
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.identity.people import Confirming
 from service.identity.projects import create

@@ -9,8 +9,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.db.access_tables import Admin, ApiKey, Person
-from service.db.project_tables import DEFAULT_PROJECT
+from service.db.access_tables import DEFAULT_PROJECT, Admin, ApiKey, Person
 from service.db.session import SessionFactory, transaction
 from service.errors import Forbidden, Unauthorized
 from service.identity import auth, people, projects

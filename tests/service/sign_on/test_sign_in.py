@@ -12,8 +12,7 @@ from joserfc.jwk import ECKey, KeySet, OctKey
 
 from service.api.deps import COOKIE
 from service.dashboard.sign_in import PENDING_COOKIE
-from service.db.access_tables import ApiKey, Person, SignIn
-from service.db.audit_tables import AuditEvent
+from service.db.access_tables import ApiKey, AuditEvent, Person, SignIn
 from tests.service.sign_on.conftest import ANA, CLIENT, SITE, House, form_token_of, opened
 
 

@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 from service.errors import Conflict, InvalidInput, NotFound
-from service.storage.files import digest_directory
-from service.storage.interface import Storage, key_of
+from service.storage.interface import Storage, digest_directory, key_of, put_away, trashed_before
 from service.storage.journals import Journal, Journalled, journalled, journalled_jobs, read_journal
-from service.storage.trash import put_away, remove_for_good, waiting_since
 from service.times import to_the_hour
 from tests.together import at_once, status_of
 
@@ -183,11 +181,11 @@ class StorageContract:
         assert put_away(storage, KEY, now=now)
         assert not put_away(storage, KEY, now=now)
         assert storage.list("releases") == []
-        assert waiting_since(storage, now) == []
-        (waiting,) = waiting_since(storage, now.replace(second=1))
+        assert trashed_before(storage, now) == []
+        (waiting,) = trashed_before(storage, now.replace(second=1))
         assert waiting == f"trash/20300102T000000Z.releases.{RELEASE}"
         assert content_of(storage.open(waiting)) == FILES
-        remove_for_good(storage, waiting)
+        storage.remove(waiting)
         assert storage.list("trash") == []
 
 

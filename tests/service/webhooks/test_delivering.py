@@ -13,9 +13,8 @@ import standardwebhooks
 from obscura.wire.words import NoticeKind
 from service import jobs
 from service.audit.findings import Finding, FindingCode, stop_arming
-from service.db.access_tables import ApiKey, Person
+from service.db.access_tables import ApiKey, Delivery, Person, Webhook
 from service.db.session import SessionFactory, transaction
-from service.db.webhook_tables import Delivery, Webhook
 from service.identity import admins, auth, decisions, projects
 from service.identity.access import Principal, Scope
 from service.notices import WAITING_MAX

@@ -16,8 +16,7 @@ from privacy.plans.registry import plan_from_json
 from service import jobs, ledger, queue
 from service.audit.findings import Finding, FindingCode, clear_stops, stop_arming
 from service.audit.signing import open_signing_key
-from service.db.access_tables import Outbox
-from service.db.audit_tables import AuditEvent
+from service.db.access_tables import AuditEvent, Outbox
 from service.db.base import new_id, release_id_of
 from service.db.job_tables import Sample
 from service.db.session import transaction

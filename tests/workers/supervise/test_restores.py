@@ -28,7 +28,7 @@ from service.inspection import find_losses, follow_up, inspect_ledger
 from service.ledger.stops import arming_stops
 from service.main import create_app
 from service.settings import Settings
-from service.storage.files import digest_directory
+from service.storage.interface import digest_directory
 from tests.conftest import dataset_row
 from tests.together import ready
 from tests.workers.conftest import Workshop, opened

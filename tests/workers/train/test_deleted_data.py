@@ -28,9 +28,8 @@ from service.identity.access import find
 from service.inspection import inspect_ledger
 from service.reports import DATA
 from service.sealing import SealBroken, new_key
-from service.storage.files import digest_directory
 from service.storage.folder import FolderStorage
-from service.storage.interface import work_key
+from service.storage.interface import digest_directory, work_key
 from tests.service.steps import raise_limit
 from tests.workers.conftest import on_either_database
 from tests.workers.small_trainings import digits, published_by, work

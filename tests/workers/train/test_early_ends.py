@@ -22,7 +22,7 @@ from service import jobs
 from service.datasets.vault import Vault
 from service.db.job_tables import Job
 from service.db.session import transaction
-from service.storage.files import digest_directory
+from service.storage.interface import digest_directory
 from service.views import jobs as views
 from tests.workers import tiny_runner
 from tests.workers.small_trainings import DIGITS, SMALL, TRAINERS, classifiers_see, work

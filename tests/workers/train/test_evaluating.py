@@ -18,8 +18,7 @@ from service.errors import Conflict
 from service.jobs.kinds.evaluate import newest_evaluations, with_figures
 from service.reports import PAGE, read_report
 from service.storage import storage_of
-from service.storage.files import digest_directory
-from service.storage.interface import key_of
+from service.storage.interface import digest_directory, key_of
 from tests.workers.small_trainings import classifiers_see, evaluated, published_by, work
 from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.evaluation import utility

@@ -25,8 +25,7 @@ from service.db.session import transaction
 from service.errors import StaleAttempt
 from service.sealing import new_key
 from service.storage import storage_of
-from service.storage.files import digest_directory, digest_file
-from service.storage.interface import key_of, work_key
+from service.storage.interface import digest_directory, digest_file, key_of, work_key
 from service.storage.journals import Journal, journalled
 from tests.workers.conftest import on_either_database
 from tests.workers.tiny_runner import TRAINERS as TINY

@@ -16,8 +16,7 @@ from service.errors import NotFound
 from service.failpoints import failpoint
 from service.identity.access import find
 from service.jobs.kinds import sample as kind
-from service.storage.files import digest_file
-from service.storage.interface import key_of
+from service.storage.interface import digest_file, key_of
 from workers.recipes.interface import Piece
 from workers.train.drawing import SampleRequest
 from workers.train.orders import Context

@@ -18,8 +18,8 @@ from service.db.job_tables import Release
 from service.db.session import transaction
 from service.errors import Conflict, LedgerCorruption
 from service.failpoints import failpoint
-from service.storage import files, journals
-from service.storage.interface import key_of, work_key
+from service.storage import journals
+from service.storage.interface import digest_directory, key_of, work_key
 from workers.recipes.interface import save_trained
 from workers.recipes.registry import work_of
 from workers.train import followers, inputs, publishing
@@ -90,7 +90,7 @@ def publish(context: Context, release_id: str) -> None:
         publish_paid,
         at="publish",
         release_id=release_id,
-        artifact_sha256=files.digest_directory(directory),
+        artifact_sha256=digest_directory(directory),
         artifact_dir=key_of(release_id),
         key=key,
         **{name: described.get(name) for name in ("name", "kind", "card", "summary", "incomplete")},

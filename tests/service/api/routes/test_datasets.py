@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from obscura.client import ApiError
 from service.datasets.vault import Vault, key_id_of, read_key
-from service.db.audit_tables import AuditEvent
+from service.db.access_tables import AuditEvent
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.inspection import inspect_ledger

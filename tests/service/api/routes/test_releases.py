@@ -19,7 +19,7 @@ from service.db.job_tables import Job, Release, Sample
 from service.db.session import transaction
 from service.jobs.kinds.evaluate import samples_for
 from service.main import utc_now
-from service.storage.files import digest_directory
+from service.storage.interface import digest_directory
 from tests.service.api.conftest import problem
 from tests.service.steps import charge
 from tests.service.test_times import moments

@@ -10,8 +10,8 @@ from obscura.client import ApiError, AuthError, Client, NotFoundError
 from service.api.deps import COOKIE
 from service.audit.signing import trusted_keys
 from service.audit.verify import verify
+from service.db.access_tables import Delivery
 from service.db.session import transaction
-from service.db.webhook_tables import Delivery
 from service.identity.auth import form_token
 from service.settings import Settings
 from tests.service.api.conftest import Served

@@ -1,4 +1,6 @@
-"""Parse and validate a zip file's central directory before anything is extracted.
+"""Validate a zip file's central directory before anything is extracted; then read its members within bounds.
+
+Of a member, exactly as many bytes are read as its header declares.
 
 `zipfile` is not used, because it tolerates invalid files: it repairs offsets, truncates names at NUL, ignores local
 headers, and allocates as many entries as the file claims. Format: PKWARE APPNOTE.TXT 6.3.10, sections 4.3 and 4.5.3.
@@ -9,6 +11,8 @@ from __future__ import annotations
 import stat
 import struct
 import unicodedata
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
@@ -27,6 +31,9 @@ _COMMENT_BYTES_MAX = 2**16 - 1
 _U16, _U32 = 2**16 - 1, 2**32 - 1
 _ENCRYPTED_FLAGS = 1 << 0 | 1 << 6 | 1 << 13
 _DOS_VOLUME, _WINDOWS_REPARSE = 0x08, 0x400
+_CHUNK_BYTES = 2**20
+_PIECE_BYTES = 4 * 2**20
+GZIP_WINDOW, _RAW_WINDOW = 31, -15
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +53,7 @@ class ZipEntry:
 def read_directory(file: BinaryIO, limits: IngestLimits, *, slack_bytes: int) -> list[ZipEntry]:
     """Return the archive's files except junk, in directory order; raise Refused with the first broken rule.
 
-    Nothing is decompressed. Sizes are the declared sizes, which `zip_member` enforces. The ratio is not checked for
+    Nothing is decompressed. Sizes are the declared sizes, which `Member` enforces. The ratio is not checked for
     files that expand to at most `slack_bytes`.
     """
     file_bytes = file.seek(0, 2)
@@ -105,11 +112,11 @@ def _find_directory_64(file: BinaryIO, end_offset: int) -> tuple[int, int, int]:
     if locator_offset < 0:
         raise Refused(Fault.ARCHIVE_BROKEN)
     file.seek(locator_offset)
-    magic, disk, record_offset, disks = _END_64_LOCATOR.unpack(_exactly(file, _END_64_LOCATOR.size))
+    magic, disk, record_offset, disks = _END_64_LOCATOR.unpack(take(file, _END_64_LOCATOR.size))
     if magic != b"PK\x06\x07" or disk or disks > 1 or record_offset + _END_64.size > locator_offset:
         raise Refused(Fault.ARCHIVE_BROKEN)
     file.seek(record_offset)
-    magic, _, _, _, disk, first_disk, disk_count, count, size, offset = _END_64.unpack(_exactly(file, _END_64.size))
+    magic, _, _, _, disk, first_disk, disk_count, count, size, offset = _END_64.unpack(take(file, _END_64.size))
     if magic != b"PK\x06\x06" or disk or first_disk or disk_count != count or offset + size != record_offset:
         raise Refused(Fault.ARCHIVE_BROKEN)
     return count, size, offset
@@ -121,14 +128,14 @@ def _read_entries(file: BinaryIO, count: int, size: int, offset: int, limits: In
     entries: list[ZipEntry] = []
     used = 0
     for _ in range(count):
-        head = _CENTRAL.unpack(_exactly(file, _CENTRAL.size))
+        head = _CENTRAL.unpack(take(file, _CENTRAL.size))
         magic, _, _, flags, method, _, _, checksum, packed, expanded = head[:10]
         name_bytes, extra_bytes, comment_bytes, disk, _, attributes, header_offset = head[10:]
         used += _CENTRAL.size + name_bytes + extra_bytes + comment_bytes
         if magic != b"PK\x01\x02" or used > size or disk not in (0, _U16):
             raise Refused(Fault.ARCHIVE_BROKEN)
-        raw_name = _exactly(file, name_bytes)
-        extra = _exactly(file, extra_bytes)
+        raw_name = take(file, name_bytes)
+        extra = take(file, extra_bytes)
         file.seek(comment_bytes, 1)
         if flags & _ENCRYPTED_FLAGS or method == 99:
             raise Refused(Fault.ARCHIVE_ENCRYPTED)
@@ -194,9 +201,9 @@ def _locate_data(file: BinaryIO, entry: ZipEntry, directory_offset: int) -> ZipE
     if entry.header_offset + _LOCAL.size > directory_offset:
         raise Refused(Fault.ARCHIVE_BROKEN)
     file.seek(entry.header_offset)
-    head = _LOCAL.unpack(_exactly(file, _LOCAL.size))
+    head = _LOCAL.unpack(take(file, _LOCAL.size))
     magic, _, flags, method, _, _, _, _, _, name_bytes, extra_bytes = head
-    if magic != b"PK\x03\x04" or _exactly(file, name_bytes) != entry.raw_name:
+    if magic != b"PK\x03\x04" or take(file, name_bytes) != entry.raw_name:
         raise Refused(Fault.ARCHIVE_BROKEN)
     if flags & _ENCRYPTED_FLAGS:
         raise Refused(Fault.ARCHIVE_ENCRYPTED)
@@ -205,8 +212,108 @@ def _locate_data(file: BinaryIO, entry: ZipEntry, directory_offset: int) -> ZipE
     return replace(entry, raw_name=b"", data_offset=entry.header_offset + _LOCAL.size + name_bytes + extra_bytes)
 
 
-def _exactly(file: BinaryIO, size: int) -> bytes:
-    data = file.read(size)
+@dataclass
+class _Slice:
+    file: BinaryIO
+    offset: int
+    left_bytes: int
+
+    def read(self, size: int, /) -> bytes:
+        self.file.seek(self.offset)
+        data = self.file.read(min(size, self.left_bytes))
+        self.offset += len(data)
+        self.left_bytes -= len(data)
+        return data
+
+    def finish(self) -> None:
+        if self.left_bytes:
+            raise Refused(Fault.ARCHIVE_BROKEN)
+
+
+class Inflated:
+    """A deflate or gzip stream, decompressed on demand."""
+
+    def __init__(self, source: Reader, window: int, fault: Fault) -> None:
+        self._source, self._fault = source, fault
+        self._state = zlib.decompressobj(window)
+        self._packed = b""
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to `size` bytes; memory is bounded by `size`."""
+        parts: list[bytes] = []
+        missing = size
+        while missing > 0 and not self._state.eof:
+            packed = self._packed or self._source.read(_CHUNK_BYTES)
+            try:
+                data = self._state.decompress(packed, missing)
+            except zlib.error:
+                raise Refused(self._fault) from None
+            self._packed = self._state.unconsumed_tail
+            if not packed and not data:
+                break
+            parts.append(data)
+            missing -= len(data)
+        return b"".join(parts)
+
+    def finish(self) -> None:
+        """Raise Refused if the stream is truncated, continues, or has trailing data."""
+        if self.read(1) or not self._state.eof or self._state.unused_data or self._source.read(1):
+            raise Refused(self._fault)
+        self._source.finish()
+
+
+class Member:
+    """The content of one entry, validated against its declared size and checksum."""
+
+    def __init__(self, file: BinaryIO, entry: ZipEntry) -> None:
+        window = _Slice(file, entry.data_offset, entry.packed_bytes)
+        self._source: Reader = window
+        if entry.method == DEFLATED:
+            self._source = Inflated(window, _RAW_WINDOW, Fault.ARCHIVE_BROKEN)
+        self._left = entry.expanded_bytes
+        self._declared_checksum = entry.checksum
+        self._checksum = 0
+
+    def read(self, size: int = _CHUNK_BYTES, /) -> bytes:
+        """Return up to `size` bytes of the entry; raise ARCHIVE_BROKEN if it contains fewer than declared."""
+        data = take(self._source, min(size, self._left))
+        self._left -= len(data)
+        self._checksum = zlib.crc32(data, self._checksum)
+        return data
+
+    def finish(self) -> None:
+        """Raise Refused if the entry was not read to its end, contains more than declared, or fails its checksum."""
+        if self._left:
+            raise Refused(Fault.ARCHIVE_BROKEN)
+        self._source.finish()
+        if self._checksum != self._declared_checksum:
+            raise Refused(Fault.ARCHIVE_BROKEN)
+
+
+# Streams that return `size` bytes per call, and fewer only at their end. `finish` rejects a stream that was not read to
+# its proper end.
+Reader = _Slice | Inflated | Member
+
+
+def take(reader: Reader | BinaryIO, size: int, fault: Fault = Fault.ARCHIVE_BROKEN) -> bytes:
+    """Return the next `size` bytes; raise Refused with `fault` if the stream ends earlier."""
+    data = reader.read(size)
     if len(data) != size:
-        raise Refused(Fault.ARCHIVE_BROKEN)
+        raise Refused(fault)
     return data
+
+
+def take_rest(reader: Reader, size: int, fault: Fault) -> bytes:
+    """Return the last `size` bytes; raise Refused if there are fewer or more, or no proper end."""
+    return b"".join(pieces(reader, size, fault, max(size, 1)))
+
+
+def pieces(reader: Reader, size: int, fault: Fault, piece_bytes: int = _PIECE_BYTES) -> Iterator[bytes]:
+    """Yield the last `size` bytes, `piece_bytes` at a time, with the checks of `take_rest`."""
+    while size:
+        data = take(reader, min(size, piece_bytes), fault)
+        yield data
+        size -= len(data)
+    if reader.read(1):
+        raise Refused(fault)
+    reader.finish()
