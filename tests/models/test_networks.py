@@ -6,13 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from models.classifiers import CLASSIFIER_KINDS, build_classifier, logits_in_batches, mixed_precision
+from models.classifiers import CLASSIFIER_KINDS, between_layers, build_classifier, logits_in_batches, mixed_precision
 from models.portable.layers import groups_of
 from models.portable.unet import UNet
 from models.private_classifier import ClassifierConfig, PrivateClassifier, load_classifier
-from models.public_patterns import public_patterns
 from models.scattering import MAPS, Scattering
-from models.watching import between_layers
+from models.stand_ins import public_patterns
 from privacy.gradients.per_sample import check_model
 from privacy.plans.dp_classifier import ARCHITECTURES
 from tests.models.small_extractors import extractor

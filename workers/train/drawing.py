@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from models.classifiers import between_layers
 from models.portable.drawing import batches, to_pixels, turns
 from models.released import ReleasedGenerator
-from models.watching import between_layers
 from privacy.aggregation.topagg import one_thread_per_operation
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.interface import Piece, Progress
