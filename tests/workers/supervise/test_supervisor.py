@@ -20,8 +20,8 @@ from service.db.job_tables import FailureCode
 from service.errors import StaleAttempt
 from tests.warm import processes
 from tests.workers.conftest import alive, state_of
-from workers.supervise import signs, supervisor
-from workers.supervise.signs import Listener, SignsOfLife
+from workers.supervise import attempts, supervisor
+from workers.supervise.attempts import Listener, SignsOfLife
 from workers.supervise.supervisor import Patience, runner_environment
 
 SUPERVISE = (  # job, attempt and the runner's command
@@ -43,7 +43,7 @@ class Clock:
         self.ahead, self._seconds = 0.0, 0.0
 
     def __call__(self) -> float:
-        passed = min(self.ahead, signs._UNHEARD_SECONDS)
+        passed = min(self.ahead, attempts._UNHEARD_SECONDS)
         self.ahead -= passed
         self._seconds += passed
         return self._seconds
@@ -229,7 +229,7 @@ def test_silence_is_counted_while_somebody_listens():
             listener.listen()
         assert listener.silent_seconds == 6
         clock._seconds += 10_000  # this process was stopped, too
-        assert listener.listen() == 6 + signs._UNHEARD_SECONDS
+        assert listener.listen() == 6 + attempts._UNHEARD_SECONDS
         given.give()
         assert listener.listen() == 0
     finally:
