@@ -23,7 +23,7 @@ from service.db.dataset_tables import Dataset
 from service.db.session import transaction
 from service.errors import LedgerCorruption
 from service.jobs.kinds import preview
-from workers.evaluation.grid import draw_grid
+from workers.evaluation.report import draw_grid
 from workers.evaluation.utility import Utility, accuracy_by_class, as_seen, train_and_test
 from workers.recipes.interface import Piece, Progress, Run, Trainer, TrainingData, save_trained
 from workers.recipes.registry import work_of
