@@ -3,14 +3,13 @@
 import pytest
 import torch
 
-from models.discriminator import Discriminator
 from models.portable.conditional_dcgan import ConditionalDcganConfig, ConditionalDcganGenerator
 from models.portable.dcgan import DcganConfig, DcganGenerator
 from models.portable.generator import Generator, GeneratorConfig
 from models.portable.layers import plane, with_planes
 from privacy.gradients.per_sample import check_model
 from tests.models.checks import assert_gradients_are_autograds, stream
-from workers.recipes.dpgan import losses
+from workers.recipes.dpgan import Discriminator, losses
 
 CONFIG = DcganConfig(classes=3, channels=1, height=8, width=8, latent=5, features=8)
 
