@@ -25,6 +25,7 @@ from models.portable.textured import texture
 from privacy.errors import BudgetExceeded
 from privacy.plans.select_public import VOTES, SelectPublicConfig, votes_event
 from workers.recipes.interface import Piece, load_checkpoint, save_checkpoint
+from workers.recipes.ranks import all_agree
 from workers.recipes.records import (
     AnchorsMissing,
     computed_alike,
@@ -127,7 +128,7 @@ def count_votes(run: Run, space: Space, centres: Tensor) -> Tensor:
     """
     images, labels = records_of_rank(*records_to_sum(run.facts, run.data, run.secret), run.secret)
     places = computed_alike(
-        images, lambda block: space.place(pixels_of(block, np.arange(len(block)))), _BLOCK, run.all_agree
+        images, lambda block: space.place(pixels_of(block, np.arange(len(block)))), _BLOCK, all_agree
     )
     labels_there = torch.from_numpy(np.array(labels, dtype=np.int64))
     declared = (labels_there >= 0) & (labels_there < len(centres))

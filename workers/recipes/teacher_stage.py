@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
+from models.portable.conditional_dcgan import ConditionalDcganGenerator
 from models.shards import ShardBatch, Shards
 from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig
@@ -20,6 +21,8 @@ from privacy.errors import BudgetExceeded, InvalidParameter
 from privacy.plans.datalens import VOTES
 from workers.recipes.interface import TrustedCurator
 from workers.recipes.ranks import join_on_first, rank, share
+
+_BETAS = (0.5, 0.999)  # of the generator's Adam
 
 
 class Teachers(Protocol):
@@ -87,14 +90,42 @@ class Release:
     released_targets: torch.Tensor
 
 
-class Student(Protocol):
-    """Proposes images and learns from the releases. It has no access to private data."""
+class PixelStudent:
+    """The generator and its optimiser: one Adam step towards x + gamma g_bar for each release (Algorithm 1, line 18).
+
+    It has no access to private data: everything here is post-processing of releases.
+    """
+
+    def __init__(self, network: ConditionalDcganGenerator, learning_rate: float, latents: torch.Generator) -> None:
+        self.network, self._stream = network, latents
+        self._optimiser = torch.optim.Adam(network.parameters(), lr=learning_rate, betas=_BETAS, fused=True)
+        self._z = torch.zeros(0)
 
     def propose(self, labels: torch.Tensor) -> torch.Tensor:
-        """Return synthetic inputs x (m, d) for labels (m,)."""
+        """Draw images (m, d) for labels (m,)."""
+        self._z = self.network.latents(len(labels), self._stream).to(labels.device)
+        with torch.no_grad():
+            images: torch.Tensor = self.network(self._z, labels)
+        return images.flatten(1)
 
     def learn(self, release: Release) -> None:
-        """Learn from the release that belongs to the last proposal."""
+        """Descend the squared distance to the release's targets."""
+        loss = (self.network(self._z, release.released_labels).flatten(1) - release.released_targets).square().sum()
+        self._optimiser.zero_grad()
+        loss.backward()
+        self._optimiser.step()
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "network": self.network.state_dict(),
+            "optimiser": self._optimiser.state_dict(),
+            "stream": self._stream.get_state(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.network.load_state_dict(state["network"])
+        self._optimiser.load_state_dict(state["optimiser"])
+        self._stream.set_state(state["stream"])
 
 
 @dataclass
@@ -123,7 +154,7 @@ class TeacherStageState:
 def run_teacher_stage(
     cfg: TeacherStageConfig,
     private_shards: Shards,
-    student: Student,
+    student: PixelStudent,
     state: TeacherStageState,
     curator: TrustedCurator,
     checkpoint: Callable[[TeacherStageState], None] = lambda _: None,

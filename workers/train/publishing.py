@@ -32,7 +32,7 @@ from service.ledger.chain import body_hash
 from workers.evaluation import report
 from workers.recipes.class_histogram import read_histogram
 from workers.recipes.interface import Piece, Progress
-from workers.train.drawing import SampleRequest, device_of, draw, drawing_work
+from workers.train.drawing import SampleRequest, draw, drawing_work
 from workers.train.inputs import charged_by_stage
 from workers.train.orders import Context, Training
 
@@ -134,7 +134,7 @@ def _show_generator(
     by_class = np.argsort(labels[:least], kind="stable")
     sheet = report.draw_grid(images[:least][by_class].transpose(0, 3, 1, 2) / 255.0, classes)  # of (n, c, h, w)
     (directory / GRID_FILE).write_bytes(sheet)
-    on_gpu = device_of(generator).type == "cuda"
+    on_gpu = context.device.type == "cuda"
     technical = {
         "obscura": version("obscura-images"),
         "python": platform.python_version(),
