@@ -7,14 +7,16 @@ may read the raw noisy sums, store every release, and train on them without limi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+from models.closed_form_teachers import KernelTeachers, LinearTeachers
+from models.convolutional_teachers import ConvolutionalTeachers
 from models.portable.conditional_dcgan import ConditionalDcganGenerator
-from models.shards import ShardBatch, Shards
+from models.shards import Shards
 from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import BudgetExceeded, InvalidParameter
@@ -23,24 +25,7 @@ from workers.recipes.interface import TrustedCurator
 from workers.recipes.ranks import join_on_first, rank, share
 
 _BETAS = (0.5, 0.999)  # of the generator's Adam
-
-
-class Teachers(Protocol):
-    """A rank's teachers: `models.closed_form_teachers` or `models.convolutional_teachers`. PRIVATE."""
-
-    device: torch.device
-
-    def update(self, real: ShardBatch, fake: torch.Tensor, fake_labels: torch.Tensor) -> None:
-        """Learn for one step to distinguish own records from synthetic inputs (m, d) of classes (m,)."""
-
-    def image_gradients(self, images: torch.Tensor, labels: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield d log D_i / d x_j for blocks of teachers, (n, m, d); zero where a teacher abstains."""
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return the state for a checkpoint, stacked by teacher; numbers that all teachers share have no such axis."""
-
-    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Restore the result of `state_dict`."""
+Teachers = LinearTeachers | KernelTeachers | ConvolutionalTeachers  # of one rank. PRIVATE
 
 
 @dataclass(frozen=True)
