@@ -1,4 +1,4 @@
-"""Data that is deleted or withdrawn, limits that change, sealed checkpoints: what was charged is spent and certified."""
+"""Deleted and withdrawn data, limits that change, sealed checkpoints: what was charged is spent, and certified."""
 
 import dataclasses
 import io
