@@ -165,9 +165,8 @@ def sums(data: TrainingData, facts: PublicFacts = FACTS, clip: float = 0.1) -> t
     rows = rows_of(TrainingData(images, labels, data.classes))
     above = 1 << 30  # keeps the counts away from their lower bound
     counts, means = noisy_means(rows, labels, 2, clip, 10.0, Constant(above))
-    first = (
-        np.rint(np.column_stack([means * counts[:, None] / clip * Q, counts * COUNT_WEIGHT])).astype(np.int64) - above
-    )
+    first = np.column_stack([means * counts[:, None] / clip * Q, counts * COUNT_WEIGHT])
+    first = np.rint(first).astype(np.int64) - above
     silent = Constant()
     pooled = noisy_scatter(rows, clip, 10.0, silent)
     own = np.stack([noisy_scatter(rows[labels == label], clip, 10.0, silent) for label in range(2)])

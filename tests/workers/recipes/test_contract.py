@@ -138,12 +138,8 @@ def steps_in(checkpoint: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(("recipe", "options"), CUT_OFF, ids=str)
 def test_a_training_that_was_cut_off_goes_on_to_the_same_weights(recipe, options, monkeypatch):
     facts = FEW if recipe == "moments" else small.FACTS
-    plan, folder, purse = (
-        small.small_plan(recipe, facts, **{**options, **LONGER[recipe]}),
-        small.Memory(),
-        small.Purse(),
-    )
-    train = partial(small.train, plan, small.digits(300), facts)
+    plan = small.small_plan(recipe, facts, **{**options, **LONGER[recipe]})
+    train, folder, purse = partial(small.train, plan, small.digits(300), facts), small.Memory(), small.Purse()
     with monkeypatch.context() as patched:
         small.untried(patched)
         whole = learned(recipe, train())
