@@ -30,7 +30,7 @@ from models.portable.edm import EdmDenoiser
 from models.released import load_released
 from privacy.plans.plan import Plan, PlanBudget
 from privacy.plans.private_steps import STEPS, poisson_event
-from workers.evaluation.grid import draw_grid
+from workers.evaluation.report import draw_grid
 from workers.evaluation.utility import train_and_test
 from workers.recipes.interface import Cancelled, Run, TrainingData, save_trained
 from workers.recipes.registry import TRAINERS

@@ -1,11 +1,13 @@
-"""Small classifiers for evaluating synthetic images: logistic regression, an MLP and a CNN.
+"""Small classifiers for evaluating synthetic images: logistic regression, an MLP and a CNN; and ways to run a network.
 
 They are trained on synthetic images and tested on public images, so nothing here is private and BatchNorm is allowed.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -73,3 +75,24 @@ def mixed_precision(device: torch.device | str) -> torch.autocast:
         return torch.autocast(device_type, torch.bfloat16, enabled=torch.cuda.is_bf16_supported())
     supported = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
     return torch.autocast(device_type, torch.bfloat16, enabled=supported is not None and bool(supported()))
+
+
+@contextmanager
+def between_layers(modules: Iterable[nn.Module], look: Callable[[], object]) -> Iterator[None]:
+    """Call `look` before each layer of a network computes, so that minutes of computation can stop within seconds.
+
+    Args:
+        modules: the network and all its parts, as `nn.Module.modules` lists them.
+        look: must be fast; an exception from it stops the computation.
+    """
+
+    def before(*_: Any) -> None:  # a value that a hook returns would replace the layer's input
+        look()
+
+    layers = [module for module in modules if next(module.children(), None) is None]
+    handles = [layer.register_forward_pre_hook(before) for layer in layers]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

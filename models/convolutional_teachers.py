@@ -122,7 +122,7 @@ class ConvolutionalTeachers:
             yield block, slope * self._there[block][:, labels, None]
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return weights, Adam moments and step counts (PRIVATE); they share memory with the teachers."""
+        """Return weights and Adam moments, stacked by teacher, and step counts (PRIVATE), in the teachers' memory."""
         state = {name: tensor.detach() for name, tensor in self._parameters.items()}
         for name, tensor in self._parameters.items():
             state |= {f"{name}.{key}": value for key, value in self._optimizer.state.get(tensor, {}).items()}

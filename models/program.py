@@ -47,9 +47,10 @@ FOLDERS = {folders}
 
 def load(folder: Path = Path(__file__).parent) -> {network}:
     """Read the released generator from the files in a folder."""
-    generator = {network}({config}(**read_config(folder)))
-    fill(generator, folder)
-    return generator
+    described = json.loads((folder / "generator.json").read_text(encoding="utf-8"))
+    generator = {network}({config}(**described["config"]))
+    generator.load_state_dict(read_tensors(folder / "generator.safetensors"))
+    return generator.eval()
 
 
 if __name__ == "__main__":

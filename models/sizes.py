@@ -44,7 +44,7 @@ def convolutional_sizes(
 
 
 def discriminator_layers(height: int, width: int) -> int:
-    """Return the layers with parameters of `models.discriminator.Discriminator`."""
+    """Return the layers with parameters of `workers.recipes.dpgan.Discriminator`."""
     halvings = 1 + sum(-(-min(height, width) // 2**count) >= 4 for count in (2, 3, 4))
     return 2 * halvings + 1  # a convolution per size, norms after all but the first, and two for the logit
 

@@ -1,9 +1,9 @@
-"""Public stand-ins for a private image set: equally many labelled images of the declared classes and shape.
+"""Public patterns, and public stand-ins for a private image set of declared size, classes and shape.
 
 A training on a stand-in forecasts the same training on private images. The images come from a public set, or are
 generated. If each class is named by one letter or digit, the images show that character with varying slant, weight and
-distortion. Otherwise each class has a pattern (`models.public_patterns`). Every image is a shifted, scaled and
-recoloured copy of the pattern behind its own clutter, so that classes differ in more than one pixel.
+distortion. Otherwise each class has a pattern (`public_patterns`). Every image is a shifted, scaled and recoloured copy
+of the pattern behind its own clutter, so that classes differ in more than one pixel.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from models.portable.drawing import turns
-from models.public_patterns import public_patterns
 
 TEST_MAX = 2000
 _SEED = 20
 _BLOCK = 512
+_SHAPES = 24  # in a pattern
 _SHIFT, _SCALE, _CLUTTER = 0.35, 0.6, 0.45  # share of a side; share of the size; share of an image covered by clutter
 _CHROMA, _TINT = 0.4, 0.4  # saturation as in photographs, and its variation between images
 _CANVAS, _WEIGHTS = 48, (0, 1, 2)  # pixels on which a character is drawn; widths of the outline that makes it bolder
@@ -154,6 +154,28 @@ def from_characters(
     return _generated(
         lambda *block: _character_copies(written, *block), names, "written characters", count, shape, shares, look
     )
+
+
+def public_patterns(count: int, channels: int, height: int, width: int, seed: int) -> Tensor:
+    """Return m patterns (m, channels, height, width) float32 in [0, 1]; equal public seeds give equal patterns.
+
+    They are overlapping rectangles and discs of random size and brightness ("dead leaves"), and also replace missing
+    public auxiliary images (Baradad et al. 2021, arXiv:2106.05963, train on such images). Sizes follow a power law, so
+    edges occur at every scale as in photographs.
+    """
+    uniform = partial(torch.rand, generator=torch.Generator().manual_seed(seed))
+    y = (torch.arange(height) + 0.5)[None, :, None] / height
+    x = (torch.arange(width) + 0.5)[None, None] / width
+    images = uniform(count, channels, 1, 1).expand(count, channels, height, width).clone()
+    for _ in range(_SHAPES):
+        centre, colour = uniform(count, 2, 1, 1), uniform(count, channels, 1, 1)
+        radius = 0.5 / (1 + 15 * uniform(count, 1, 1))  # many small ones, few large ones
+        stretch = 0.5 + uniform(count, 1, 1)
+        dy, dx = (y - centre[:, 0]).abs() * stretch, (x - centre[:, 1]).abs()
+        box, disc = torch.maximum(dy, dx), (dy**2 + dx**2).sqrt()
+        inside = torch.where(uniform(count, 1, 1) < 0.5, box, disc) < radius  # (m, h, w)
+        images = torch.where(inside[:, None], colour, images)
+    return images
 
 
 Copies = Callable[[Tensor, tuple[int, int, int], torch.Generator], Tensor]  # labels (b,), ... -> (b, c, h, w) in [0, 1]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 IMAGES_PER_BATCH = 256
 
@@ -78,12 +78,6 @@ def to_pixels(values: Tensor) -> Tensor:
     return pixels.permute(0, 2, 3, 1).contiguous().cpu()
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """Return the shape of the network from `generator.json`."""
-    config: dict[str, Any] = json.loads((folder / "generator.json").read_text(encoding="utf-8"))["config"]
-    return config
-
-
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file: a length, a JSON header of that many bytes, and the numbers.
 
@@ -131,12 +125,6 @@ def draw(
         finally:
             torch.set_num_threads(threads)
         yield pixels, batch
-
-
-def fill(network: nn.Module, folder: Path) -> None:
-    """Put the released weights into a network."""
-    network.load_state_dict(read_tensors(folder / "generator.safetensors"))
-    network.eval()
 
 
 def png(pixels: Tensor) -> bytes:

@@ -60,7 +60,7 @@ PLANTED = {
     "workers": {"workers/recipes/records.py": "import workers.train.progress"},
     "training-knows-no-service": {
         "workers/recipes/registry.py": "import service.settings",
-        "workers/evaluation/grid.py": "import celery",
+        "workers/evaluation/report.py": "import celery",
     },
     "confined-reader": {
         "service/ingest/zip_archive.py": "import sqlalchemy",

@@ -10,7 +10,7 @@ from safetensors.torch import save
 from torch import nn
 
 from models.extractor import Extractor, ExtractorConfig
-from models.public_patterns import public_patterns
+from models.stand_ins import public_patterns
 
 SPEC: dict[str, Any] = {
     "network": "shufflenet_v2_x0_5",

@@ -3,14 +3,13 @@
 import pytest
 import torch
 
-from models.discriminator import Discriminator
 from models.portable.conditional_dcgan import ConditionalDcganConfig, ConditionalDcganGenerator
 from models.portable.dcgan import DcganConfig, DcganGenerator
 from models.portable.generator import Generator, GeneratorConfig
 from models.portable.layers import plane, with_planes
 from privacy.gradients.per_sample import check_model
 from tests.models.checks import assert_gradients_are_autograds, stream
-from workers.recipes.dpgan import losses
+from workers.recipes.dpgan import Discriminator, losses
 
 CONFIG = DcganConfig(classes=3, channels=1, height=8, width=8, latent=5, features=8)
 
@@ -114,13 +113,6 @@ def test_an_image_follows_the_formula():
     for image, z, label in zip(images, torch.randn(4, 6, generator=stream(5)), labels.tolist(), strict=True):
         pixels = (generator.mean[label] + generator.factor[label] @ z).clamp(0, 1)
         torch.testing.assert_close(image, pixels.view(3, 4, 5))
-
-
-def test_a_new_generator_draws_its_means():
-    generator = Generator(MOMENTS)
-    generator.mean.uniform_(generator=stream())
-    labels = torch.tensor([1, 1, 0])
-    assert torch.equal(generator.sample(labels, stream()).flatten(1), generator.mean[labels])
 
 
 def test_images_are_in_the_unit_interval():

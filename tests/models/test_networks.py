@@ -1,4 +1,4 @@
-"""Networks that learn or judge: the DP-SGD family, scattering, public patterns, classifiers; looking between layers."""
+"""Networks that learn or judge: the DP-SGD family, scattering, classifiers; looking between layers."""
 
 import json
 
@@ -6,13 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from models.classifiers import CLASSIFIER_KINDS, build_classifier, logits_in_batches, mixed_precision
+from models.classifiers import CLASSIFIER_KINDS, between_layers, build_classifier, logits_in_batches, mixed_precision
 from models.portable.layers import groups_of
 from models.portable.unet import UNet
 from models.private_classifier import ClassifierConfig, PrivateClassifier, load_classifier
-from models.public_patterns import public_patterns
 from models.scattering import MAPS, Scattering
-from models.watching import between_layers
 from privacy.gradients.per_sample import check_model
 from privacy.plans.dp_classifier import ARCHITECTURES
 from tests.models.small_extractors import extractor
@@ -90,19 +88,6 @@ def test_scattering_is_not_expansive():
     one, two = torch.rand(4, 1, 28, 28, generator=stream), torch.rand(4, 1, 28, 28, generator=stream)
     apart = (transform(one) - transform(two)).flatten(1).norm(dim=1) * 4  # each map stands for every fourth pixel
     assert bool((apart <= 1.5 * (one - two).flatten(1).norm(dim=1)).all())
-
-
-# --- public patterns ------------------------------------------------------------------------------------------------
-
-
-def test_patterns_follow_from_their_seed_and_differ_from_each_other():
-    images = public_patterns(50, 3, 28, 20, seed=1)
-    assert images.shape == (50, 3, 28, 20)
-    assert 0 <= images.min() < 0.1 < 0.9 < images.max() <= 1
-    assert torch.equal(images, public_patterns(50, 3, 28, 20, seed=1))
-    assert not torch.equal(images, public_patterns(50, 3, 28, 20, seed=2))
-    assert images.flatten(1).std(dim=1).min() > 0.01
-    assert len({tuple(image.flatten().tolist()) for image in images}) == 50
 
 
 # --- the released files ---------------------------------------------------------------------------------------------

@@ -81,9 +81,8 @@ def run_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alone]:
         elsewhere, said = folder.parent / "empty", [folder.parent / "out", folder.parent / "err"]
         elsewhere.mkdir(exist_ok=True)
         code = f"import sys; sys.path += [{str(folder)!r}]; sys.argv = {[program, *arguments]!r}\n"
-        code += (
-            f"import runpy; runpy.run_path({program!r}, run_name='__main__')" if program.endswith(".py") else program
-        )
+        is_file = program.endswith(".py")
+        code += f"import runpy; runpy.run_path({program!r}, run_name='__main__')" if is_file else program
         order = {"code": code, "folder": str(elsewhere), "said": [str(path) for path in said]}
         process.stdin.write(json.dumps(order) + "\n")
         process.stdin.flush()

@@ -4,7 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from models import stand_ins
 from models.stand_ins import StandIn, StandInUnusable, are_characters, from_characters, from_patterns, from_public
 
 SHAPES = [(1, 8, 12), (3, 16, 16)]
@@ -96,3 +98,13 @@ def test_what_cannot_stand_in_is_refused(classes):
     images, labels = public()
     with pytest.raises(StandInUnusable, match="no images"):
         from_public(images, labels % 3, tuple("abcd"), name="public", count=10, classes=classes, shape=(1, 8, 8))
+
+
+def test_patterns_follow_from_their_seed_and_differ_from_each_other():
+    images = stand_ins.public_patterns(50, 3, 28, 20, seed=1)
+    assert images.shape == (50, 3, 28, 20)
+    assert 0 <= images.min() < 0.1 < 0.9 < images.max() <= 1
+    assert torch.equal(images, stand_ins.public_patterns(50, 3, 28, 20, seed=1))
+    assert not torch.equal(images, stand_ins.public_patterns(50, 3, 28, 20, seed=2))
+    assert images.flatten(1).std(dim=1).min() > 0.01
+    assert len({tuple(image.flatten().tolist()) for image in images}) == 50

@@ -208,9 +208,8 @@ def build(data_dir: Path, url: str, *, unit: str = "record", storage: str = "fol
         account_id = ledger.open_account(session, name="writers", owner="office", now=datetime.now(UTC), **terms).id
     make_signing_key(settings.ledger_key_path)  # as the start of a service does
     private_id = _store(settings, factory, account_id, **{"data": digits(), **stored})
-    return Workshop(
-        settings, factory, account_id, private_id, _store(settings, factory, None, digits(None, first=1500))
-    )
+    public_id = _store(settings, factory, None, digits(None, first=1500))
+    return Workshop(settings, factory, account_id, private_id, public_id)
 
 
 @contextmanager

@@ -214,9 +214,8 @@ def write_drawing(
     card: dict[str, Any] = PRIVACY_CARD,
     **request: Any,
 ) -> Path:
-    write_sample(
-        path, generator, SampleRequest(**{"seed": 5, **request}), SampleFile(SampleFormat(sample_format), title, card)
-    )
+    file = SampleFile(SampleFormat(sample_format), title, card)
+    write_sample(path, generator, SampleRequest(**{"seed": 5, **request}), file)
     return path
 
 

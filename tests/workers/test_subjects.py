@@ -76,19 +76,14 @@ def norms(change: torch.Tensor) -> list[float]:
     return [math.sqrt(sum(value * value for value in row)) for row in change.tolist()]
 
 
-def everybody_says_brighter() -> TrainingData:
-    """Forty subjects of one record in class a: every teacher has some, and votes for brighter waves."""
-    return dataset(pictures(40, 1.0), np.zeros(40), np.arange(1, 41))
-
-
-def one_says_darker(number: int = 999) -> TrainingData:
-    """A subject with three hundred records: more than all others together, all of them dark."""
-    return dataset(pictures(300, -1.0, seed=1), np.zeros(300), np.full(300, number))
+# Forty subjects of one record in class a: every teacher has some, and votes for brighter waves.
+BRIGHTER = dataset(pictures(40, 1.0), np.zeros(40), np.arange(1, 41))
+# A subject with three hundred records: more than all others together, all of them dark.
+DARKER = dataset(pictures(300, -1.0, seed=1), np.zeros(300), np.full(300, 999))
 
 
 def test_a_subject_with_many_records_attains_the_sensitivity_of_votes_and_no_more():
-    without, extra = everybody_says_brighter(), one_says_darker()
-    before, after = vote_sum(without), vote_sum(together(without, extra))
+    before, after = vote_sum(BRIGHTER), vote_sum(together(BRIGHTER, DARKER))
     assert before[0].abs().sum() == TEACHERS * K  # all teachers vote on the image of class a
     changes = norms(after - before)
     assert changes == [2 * math.sqrt(K), 0.0]  # one teacher turned round; nobody has a record of class b
@@ -97,9 +92,8 @@ def test_a_subject_with_many_records_attains_the_sensitivity_of_votes_and_no_mor
 
 
 def test_sharded_by_record_the_same_subject_would_turn_every_teacher_and_is_caught():
-    without, extra = everybody_says_brighter(), one_says_darker()
-    both = together(without, extra)
-    change = norms(vote_sum(both, RECORDS) - vote_sum(without, RECORDS))[0]
+    both = together(BRIGHTER, DARKER)
+    change = norms(vote_sum(both, RECORDS) - vote_sum(BRIGHTER, RECORDS))[0]
     assert change == TEACHERS * 2 * math.sqrt(K) > VOTES.sensitivity
     by_record = teacher_of_each(RECORDS, both, SECRET, TEACHERS)
     with pytest.raises(ContributionUnbounded, match="two shards"):
@@ -145,9 +139,8 @@ def picked(data: TrainingData, rows: list[int]) -> TrainingData:
 
 def test_an_added_subject_changes_what_one_teacher_sees_and_nothing_else_to_the_last_bit():
     """Batches of every other teacher are the same numbers."""
-    without, extra = everybody_says_brighter(), one_says_darker()
     seen = []
-    for data in (without, together(extra, without)):
+    for data in (BRIGHTER, together(DARKER, BRIGHTER)):
         batch = shards_of_subjects(data).batch(50, torch.Generator().manual_seed(2))
         seen.append(batch.read(slice(0, TEACHERS)))
     changed = [
@@ -155,7 +148,7 @@ def test_an_added_subject_changes_what_one_teacher_sees_and_nothing_else_to_the_
         for teacher in range(TEACHERS)
         if any(not torch.equal(one[teacher], two[teacher]) for one, two in zip(*seen, strict=True))
     ]
-    assert changed == [int(teacher_of_each(FACTS, extra, SECRET, TEACHERS)[0])]
+    assert changed == [int(teacher_of_each(FACTS, DARKER, SECRET, TEACHERS)[0])]
 
 
 # --- sums -----------------------------------------------------------------------------------------------------------
@@ -172,9 +165,8 @@ def sums(data: TrainingData, facts: PublicFacts = FACTS, clip: float = 0.1) -> t
     rows = rows_of(TrainingData(images, labels, data.classes))
     above = 1 << 30  # keeps the counts away from their lower bound
     counts, means = noisy_means(rows, labels, 2, clip, 10.0, Constant(above))
-    first = (
-        np.rint(np.column_stack([means * counts[:, None] / clip * Q, counts * COUNT_WEIGHT])).astype(np.int64) - above
-    )
+    first = np.column_stack([means * counts[:, None] / clip * Q, counts * COUNT_WEIGHT])
+    first = np.rint(first).astype(np.int64) - above
     silent = Constant()
     pooled = noisy_scatter(rows, clip, 10.0, silent)
     own = np.stack([noisy_scatter(rows[labels == label], clip, 10.0, silent) for label in range(2)])
@@ -194,16 +186,14 @@ def assert_sums_within_bounds(one: TrainingData, two: TrainingData) -> None:
 
 def test_a_subject_with_many_records_attains_the_sensitivity_of_each_sum_and_no_more():
     """Its records lie far beyond the clip, so the one that is taken counts in full."""
-    without, extra = everybody_says_brighter(), one_says_darker()
-    both = together(extra, without)
-    assert_sums_within_bounds(without, both)
-    for stage, change in changes(without, both).items():
+    both = together(DARKER, BRIGHTER)
+    assert_sums_within_bounds(BRIGHTER, both)
+    for stage, change in changes(BRIGHTER, both).items():
         assert change > 0.99 * warm_start_event(stage, 10.0).sensitivity
 
 
 def test_summed_record_by_record_the_same_subject_would_add_three_hundred_times_as_much():
-    without, extra = everybody_says_brighter(), one_says_darker()
-    for stage, change in changes(without, together(extra, without), RECORDS).items():
+    for stage, change in changes(BRIGHTER, together(DARKER, BRIGHTER), RECORDS).items():
         assert change > 290 * warm_start_event(stage, 10.0).sensitivity
 
 
@@ -216,7 +206,7 @@ def test_a_choice_that_depends_on_other_subjects_would_be_a_violation(monkeypatc
 
     rng = np.random.default_rng(3)
     without = dataset(rng.integers(0, 256, (60, 8, 8), dtype=np.uint8), rng.integers(0, 2, 60), np.arange(60) // 10)
-    both = together(one_says_darker(), without)
+    both = together(DARKER, without)
     assert_sums_within_bounds(without, both)
     monkeypatch.setattr(units, "one_record_each", by_shuffle)
     assert all(change > warm_start_event(stage, 10.0).sensitivity for stage, change in changes(without, both).items())
@@ -233,7 +223,7 @@ def test_a_broken_partition_is_found_before_anything_is_paid(options, monkeypatc
     monkeypatch.setattr(units, "shard_of", by_position)
     purse = Purse()
     with pytest.raises(ContributionUnbounded, match="two shards"):
-        train(small_plan("datalens", FACTS, **options), one_says_darker(), FACTS, budget=purse)
+        train(small_plan("datalens", FACTS, **options), DARKER, FACTS, budget=purse)
     assert not purse.paid
 
 
@@ -244,7 +234,7 @@ def test_a_broken_choice_is_found_before_anything_is_paid(monkeypatch):
     monkeypatch.setattr(units, "one_record_each", everything)
     purse = Purse()
     with pytest.raises(ContributionUnbounded, match="more than one record"):
-        train(small_plan("moments", FACTS), one_says_darker(), FACTS, budget=purse)
+        train(small_plan("moments", FACTS), DARKER, FACTS, budget=purse)
     assert not purse.paid
 
 

@@ -16,8 +16,14 @@ from typing import Self
 import torch
 from torch import nn
 
-from models.classifiers import ClassifierKind, Dropout, build_classifier, logits_in_batches, mixed_precision
-from models.watching import between_layers
+from models.classifiers import (
+    ClassifierKind,
+    Dropout,
+    between_layers,
+    build_classifier,
+    logits_in_batches,
+    mixed_precision,
+)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,14 +24,19 @@ from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.interface import NothingUseful, Piece, Run, load_checkpoint, save_checkpoint
 from workers.recipes.ranks import share
 from workers.recipes.records import teacher_of_each
-from workers.recipes.teacher_stage import Release, Teachers, TeacherStageConfig, TeacherStageState, run_teacher_stage
+from workers.recipes.teacher_stage import (
+    PixelStudent,
+    Teachers,
+    TeacherStageConfig,
+    TeacherStageState,
+    run_teacher_stage,
+)
 
 _CHARGED_TOGETHER = 5  # iterations paid, run and checkpointed together
 _VOTE_SECONDS = 1e-5  # seconds of one teacher on one 28 x 28 image
 _STEP_SECONDS = {"linear": 0.0, "kernel": 1e-5, "convolutional": 3e-4}  # likewise, for one update
 _STEPS_MAX = {"linear": 0, "kernel": 1}  # for closed-form teachers, because more updates change nothing
 _SHOWN = 500  # the student's images, evenly by class, shown to kernel teachers; at least one per class
-_BETAS = (0.5, 0.999)  # betas of the generator's Adam
 
 
 def train(run: Run) -> ConditionalDcganGenerator:
@@ -84,44 +87,6 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
     each = _VOTE_SECONDS + steps * _STEP_SECONDS[config.teacher_network]
     votes = iterations * config.teachers * config.images_per_iteration
     return (Piece(VOTES, iterations, each * votes * facts.size),)
-
-
-class PixelStudent:
-    """The generator and its optimiser: one Adam step towards x + gamma g_bar for each release (Algorithm 1, line 18).
-
-    Everything here is post-processing of releases.
-    """
-
-    def __init__(self, network: ConditionalDcganGenerator, learning_rate: float, latents: torch.Generator) -> None:
-        self.network, self._stream = network, latents
-        self._optimiser = torch.optim.Adam(network.parameters(), lr=learning_rate, betas=_BETAS, fused=True)
-        self._z = torch.zeros(0)
-
-    def propose(self, labels: Tensor) -> Tensor:
-        """Draw images (m, d) for labels (m,)."""
-        self._z = self.network.latents(len(labels), self._stream).to(labels.device)
-        with torch.no_grad():
-            images: Tensor = self.network(self._z, labels)
-        return images.flatten(1)
-
-    def learn(self, release: Release) -> None:
-        """Descend the squared distance to the release's targets."""
-        loss = (self.network(self._z, release.released_labels).flatten(1) - release.released_targets).square().sum()
-        self._optimiser.zero_grad()
-        loss.backward()
-        self._optimiser.step()
-
-    def state(self) -> dict[str, Any]:
-        return {
-            "network": self.network.state_dict(),
-            "optimiser": self._optimiser.state_dict(),
-            "stream": self._stream.get_state(),
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self.network.load_state_dict(state["network"])
-        self._optimiser.load_state_dict(state["optimiser"])
-        self._stream.set_state(state["stream"])
 
 
 def stage_config(plan: Plan, facts: PublicFacts) -> TeacherStageConfig:

@@ -20,6 +20,7 @@ from privacy.plans.dp_classifier import DpClassifierConfig
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.interface import NothingUseful, Piece, Run, TrustedCurator, load_checkpoint, save_checkpoint
 from workers.recipes.private_steps import Task, planned_steps, steps_work
+from workers.recipes.ranks import all_agree
 from workers.recipes.records import Units, alike_block, anchor_images, labels_of, pixels_of
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def features_of(
         lambda images: compute(images, np.arange(len(images))),
         private_images.shape[1:],
         FEATURES_BLOCK,
-        curator.all_agree,
+        all_agree,
     )
     for block in range(blocks):
         curator.progress(stage=FEATURES, step=block, steps=blocks)

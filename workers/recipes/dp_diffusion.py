@@ -123,11 +123,9 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
 def _shape(plan: Plan, facts: PublicFacts) -> EdmConfig:
     config = plan.config_of(DpDiffusionConfig)
     moments = config.moments(plan.budget_nano, facts)[0] if config.moments_fraction else None
+    sizes = (len(facts.classes), facts.channels, facts.height, facts.width)
     return EdmConfig(
-        classes=len(facts.classes),
-        channels=facts.channels,
-        height=facts.height,
-        width=facts.width,
+        *sizes,
         features=config.features,
         blocks=config.blocks,
         sampling_steps=config.sampling_steps,

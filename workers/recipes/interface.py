@@ -18,7 +18,7 @@ from torch import Tensor
 from models.released import ReleasedGenerator, save_released
 from privacy.gradients.estimator import Curator
 from privacy.mechanisms.noise import SecureNoise, derive_key
-from workers.recipes.ranks import all_agree, from_first, object_from_first, pay_once, privatise_once, rank, ranks
+from workers.recipes.ranks import from_first, object_from_first, pay_once, privatise_once, rank, ranks
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -35,7 +35,7 @@ class Cancelled(Exception):
 
 
 class NothingUseful(Exception):
-    """Raised by a recipe whose budget ended before it had a useful result to publish."""
+    """Raised by a recipe whose budget ended before it had a useful result to publish; BudgetExceeded means the same."""
 
 
 class CheckpointDamaged(Exception):
@@ -162,10 +162,6 @@ class TrustedCurator(Curator):
         """Return the first rank's tensor on every rank: public values may differ between ranks by rounding."""
         return from_first(public)
 
-    def all_agree(self, answer: bool) -> bool:
-        """Return, identically on every rank, whether all ranks answer yes. Public."""
-        return all_agree(answer)
-
     def on_first(self, work: Callable[[], T]) -> T:
         """Run `work` on the first rank alone, and return its result on every rank."""
         return object_from_first(work() if rank() == 0 else None)
@@ -194,16 +190,7 @@ class Run(TrustedCurator):
     checkpoints: CheckpointFolder = field(default_factory=NullCheckpoints)
 
 
-class Trainer(Protocol):
-    """The signature of every recipe in `workers.recipes.registry`."""
-
-    def __call__(self, run: Run) -> Trained:
-        """Train and return the release.
-
-        Raises:
-            NothingUseful: the budget ended before there was a useful result; BudgetExceeded means the same.
-            Cancelled: from `run.progress`.
-        """
+Trainer = Callable[[Run], Trained]  # `train` of every recipe in `workers.recipes.registry`
 
 
 @dataclass(frozen=True)

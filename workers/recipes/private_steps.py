@@ -34,7 +34,7 @@ from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.partition import NOBODY, deal_passes, poisson_sample
 from privacy.plans.private_steps import STEPS, FreezeSchedule, StepsConfig, paid_together, poisson_event
 from workers.recipes.interface import Piece
-from workers.recipes.ranks import rank, ranks
+from workers.recipes.ranks import all_agree, rank, ranks
 from workers.recipes.records import pass_size
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ class PrivateSteps:
         estimator.begin_step(network)
         alike = places_alike(estimator, trace, size, len(inputs))
         estimator.restore(before)
-        return self.curator.all_agree(alike)
+        return all_agree(alike)
 
     def load_average(self) -> None:
         """Load the averaged weights, if any, into the network."""

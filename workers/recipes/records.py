@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.public_patterns import public_patterns
+from models.stand_ins import public_patterns
 from privacy.errors import ContributionUnbounded
 from privacy.gradients.estimator import Estimator
 from privacy.gradients.places import rows_alike

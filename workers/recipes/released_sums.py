@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ import numpy.typing as npt
 from privacy.accounting.events import SMOOTHING_VARIANCE
 from privacy.errors import BudgetExceeded
 from privacy.mechanisms.clipping import clip_integer_parts, clip_integer_rows
+from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.symmetry import Action
 from privacy.plans.warm_start import CLUSTER_ROUNDS, CLUSTERS, COUNT_WEIGHT, QUANTISATION
 from workers.recipes.coefficients import exact_product
@@ -33,10 +33,25 @@ _FARTHEST = 3.0  # bound on a centre, in standard deviations of each component; 
 _FAR = 64.0  # public bound on a row's numbers, larger than for any image
 
 
-class Noise(Protocol):
-    """The source of a release's noise (`privacy.mechanisms.noise.SecureNoise`)."""
+class PaidNoise:
+    """Noise that does not exist before it is paid for: the first draw charges.
 
-    def discrete_gaussian(self, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]: ...
+    The sums are ready by then, so only milliseconds pass between the payment and the checkpoint with the release.
+    """
+
+    def __init__(self, pay: Callable[[], None], derive: Callable[[], SecureNoise]) -> None:
+        self._pay, self._derive = pay, derive
+        self._noise: SecureNoise | None = None
+
+    def discrete_gaussian(self, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
+        """Pay, then draw. Without payment there is no noise and no release."""
+        if self._noise is None:
+            self._pay()
+            self._noise = self._derive()
+        return self._noise.discrete_gaussian(shape, stddev)
+
+
+Noise = SecureNoise | PaidNoise
 
 
 class Kept:

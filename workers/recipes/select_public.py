@@ -25,6 +25,7 @@ from models.portable.textured import texture
 from privacy.errors import BudgetExceeded
 from privacy.plans.select_public import VOTES, SelectPublicConfig, votes_event
 from workers.recipes.interface import Piece, load_checkpoint, save_checkpoint
+from workers.recipes.ranks import all_agree
 from workers.recipes.records import (
     AnchorsMissing,
     computed_alike,
@@ -61,12 +62,14 @@ def train(run: Run) -> SelectedPictures:
         public images and of releases.
     """
     config, facts = run.plan.config_of(SelectPublicConfig), run.facts
+    assert config.choices is not None  # the plan sets it
+    sizes = (len(facts.classes), facts.channels, facts.height, facts.width, config.choices)
+    shape = SelectedConfig(*sizes, shift=config.shift, tint=config.colour, mirror=config.mirror)
     pools = public_pools(config, facts, run)
-    space, clusters = run.on_first(lambda: _clusters(config, facts, run, pools))
+    space, clusters = run.on_first(lambda: _clusters(run, pools, shape.choices))
     released: list[Tensor] = list(load_checkpoint(run.checkpoints).get("votes", ()))
-    assert config.choices is not None
     axes = space.public.shape[1]
-    centres = torch.full((len(clusters), config.choices, axes), FAR)  # if there is none, nearest to nothing
+    centres = torch.full((len(clusters), shape.choices, axes), FAR)  # if there is none, nearest to nothing
     for row, own in zip(centres, clusters, strict=True):
         row[: len(own.centres)] = own.centres
     least = config.threshold * run.plan.noise_stddev[VOTES]  # votes below count as noise
@@ -84,7 +87,7 @@ def train(run: Run) -> SelectedPictures:
                 break  # ended early: use the first iteration's winners
             save_checkpoint(run.checkpoints, {"votes": released})
         if iteration == 0:
-            pictures = run.on_first(partial(_winners, run, clusters, released[0], least))
+            pictures = run.on_first(partial(_winners, run, shape, clusters, released[0], least))
             weights = [torch.full((len(each),), 1 / len(each), dtype=torch.float64) for each in pictures]
         else:
             weights = [shares_of(votes, least) for votes in released[iteration]]
@@ -92,7 +95,7 @@ def train(run: Run) -> SelectedPictures:
             places = [space.place(each.float() / 255) for each in pictures]
             centres = run.agree(torch.stack(places))
     run.progress(stage=VOTES, step=config.iterations, steps=config.iterations)
-    generator = SelectedPictures(_shape(config, facts))
+    generator = SelectedPictures(shape)
     generator.pictures.copy_(torch.stack(pictures))
     generator.weights.copy_(torch.stack(weights))
     return generator.eval()
@@ -127,7 +130,7 @@ def count_votes(run: Run, space: Space, centres: Tensor) -> Tensor:
     """
     images, labels = records_of_rank(*records_to_sum(run.facts, run.data, run.secret), run.secret)
     places = computed_alike(
-        images, lambda block: space.place(pixels_of(block, np.arange(len(block)))), _BLOCK, run.all_agree
+        images, lambda block: space.place(pixels_of(block, np.arange(len(block)))), _BLOCK, all_agree
     )
     labels_there = torch.from_numpy(np.array(labels, dtype=np.int64))
     declared = (labels_there >= 0) & (labels_there < len(centres))
@@ -154,49 +157,32 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
     return (Piece(VOTES, config.iterations, 1e-3 * seen),)
 
 
-def _clusters(
-    config: SelectPublicConfig, facts: PublicFacts, run: Run, pools: list[npt.NDArray[np.int64]]
-) -> tuple[Space, list[Clusters]]:
-    extractor = run.data.public_extractor
+def _clusters(run: Run, pools: list[npt.NDArray[np.int64]], choices: int) -> tuple[Space, list[Clusters]]:
+    facts, extractor = run.facts, run.data.public_extractor
     describe: Describe = colours_and_texture if extractor is None else lambda images: [extractor(images)]
     rows = np.unique(np.concatenate(pools))
     parts = [describe(public_images(run.data, rows[at : at + _BLOCK], facts)) for at in range(0, len(rows), _BLOCK)]
     space = Space([torch.cat(group) for group in zip(*parts, strict=True)], describe)
     places = space.public.new_zeros(int(rows.max()) + 1, space.public.shape[1])
     places[torch.from_numpy(rows)] = space.public
-    assert config.choices is not None
-    if not config.public_labels:
-        return space, [cluster(places, pools[0], config.choices)] * len(pools)
-    return space, [cluster(places, pool, config.choices) for pool in pools]
+    if not run.plan.config_of(SelectPublicConfig).public_labels:
+        return space, [cluster(places, pools[0], choices)] * len(pools)
+    return space, [cluster(places, pool, choices) for pool in pools]
 
 
-def _winners(run: Run, clusters: list[Clusters], noisy_votes: Tensor, least: float) -> list[Tensor]:
+def _winners(
+    run: Run, shape: SelectedConfig, clusters: list[Clusters], noisy_votes: Tensor, least: float
+) -> list[Tensor]:
     """Return each class's images of the winning clusters, (choices, c, h, w) uint8; repeated images are varied."""
-    config = run.plan.config_of(SelectPublicConfig)
-    assert config.choices is not None
-    variation = replace(_shape(config, run.facts), shift=_VARIED_SHIFT, tint=_VARIED_TINT)
+    variation = replace(shape, shift=_VARIED_SHIFT, tint=_VARIED_TINT)
     stream, chosen = torch.Generator().manual_seed(_SEED), []
     for own, votes in zip(clusters, noisy_votes, strict=True):
-        rows, repeats = winners(shares_of(votes[: len(own.members)], least), own, config.choices)
+        rows, repeats = winners(shares_of(votes[: len(own.members)], least), own, shape.choices)
         pictures = (public_images(run.data, np.array(rows), run.facts) * 255).round().byte()
         again = torch.tensor(repeats) > 0
         pictures[again] = (vary(pictures[again], variation, stream) * 255).round().byte()
         chosen.append(pictures)
     return chosen
-
-
-def _shape(config: SelectPublicConfig, facts: PublicFacts) -> SelectedConfig:
-    assert config.choices is not None
-    return SelectedConfig(
-        classes=len(facts.classes),
-        channels=facts.channels,
-        height=facts.height,
-        width=facts.width,
-        choices=config.choices,
-        shift=config.shift,
-        tint=config.colour,
-        mirror=config.mirror,
-    )
 
 
 class Space:

@@ -7,36 +7,24 @@ may read the raw noisy sums, store every release, and train on them without limi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from models.shards import ShardBatch, Shards
+from models.closed_form_teachers import KernelTeachers, LinearTeachers
+from models.convolutional_teachers import ConvolutionalTeachers
+from models.portable.conditional_dcgan import ConditionalDcganGenerator
+from models.shards import Shards
 from privacy.errors import BudgetExceeded, InvalidParameter
 from privacy.mechanisms import topagg
 from privacy.plans.datalens import VOTES, TopAggConfig
 from workers.recipes.interface import TrustedCurator
 from workers.recipes.ranks import join_on_first, rank, share
 
-
-class Teachers(Protocol):
-    """A rank's teachers: `models.closed_form_teachers` or `models.convolutional_teachers`. PRIVATE."""
-
-    device: torch.device
-
-    def update(self, real: ShardBatch, fake: torch.Tensor, fake_labels: torch.Tensor) -> None:
-        """Learn for one step to distinguish own records from synthetic inputs (m, d) of classes (m,)."""
-
-    def image_gradients(self, images: torch.Tensor, labels: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield d log D_i / d x_j for blocks of teachers, (n, m, d); zero where a teacher abstains."""
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return the state for a checkpoint, stacked by teacher; numbers that all teachers share have no such axis."""
-
-    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Restore the result of `state_dict`."""
+_BETAS = (0.5, 0.999)  # of the generator's Adam
+Teachers = LinearTeachers | KernelTeachers | ConvolutionalTeachers  # of one rank. PRIVATE
 
 
 @dataclass(frozen=True)
@@ -86,14 +74,42 @@ class Release:
     released_targets: torch.Tensor
 
 
-class Student(Protocol):
-    """Proposes images and learns from the releases. It has no access to private data."""
+class PixelStudent:
+    """The generator and its optimiser: one Adam step towards x + gamma g_bar for each release (Algorithm 1, line 18).
+
+    It has no access to private data: everything here is post-processing of releases.
+    """
+
+    def __init__(self, network: ConditionalDcganGenerator, learning_rate: float, latents: torch.Generator) -> None:
+        self.network, self._stream = network, latents
+        self._optimiser = torch.optim.Adam(network.parameters(), lr=learning_rate, betas=_BETAS, fused=True)
+        self._z = torch.zeros(0)
 
     def propose(self, labels: torch.Tensor) -> torch.Tensor:
-        """Return synthetic inputs x (m, d) for labels (m,)."""
+        """Draw images (m, d) for labels (m,)."""
+        self._z = self.network.latents(len(labels), self._stream).to(labels.device)
+        with torch.no_grad():
+            images: torch.Tensor = self.network(self._z, labels)
+        return images.flatten(1)
 
     def learn(self, release: Release) -> None:
-        """Learn from the release that belongs to the last proposal."""
+        """Descend the squared distance to the release's targets."""
+        loss = (self.network(self._z, release.released_labels).flatten(1) - release.released_targets).square().sum()
+        self._optimiser.zero_grad()
+        loss.backward()
+        self._optimiser.step()
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "network": self.network.state_dict(),
+            "optimiser": self._optimiser.state_dict(),
+            "stream": self._stream.get_state(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.network.load_state_dict(state["network"])
+        self._optimiser.load_state_dict(state["optimiser"])
+        self._stream.set_state(state["stream"])
 
 
 @dataclass
@@ -122,7 +138,7 @@ class TeacherStageState:
 def run_teacher_stage(
     cfg: TeacherStageConfig,
     private_shards: Shards,
-    student: Student,
+    student: PixelStudent,
     state: TeacherStageState,
     curator: TrustedCurator,
     checkpoint: Callable[[TeacherStageState], None] = lambda _: None,

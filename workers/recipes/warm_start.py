@@ -15,7 +15,7 @@ spending a little on "central" statistics is from DP-FETA (Gong et al. 2025).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,6 @@ import torch
 
 from models.portable.generator import Generator
 from privacy.errors import BudgetExceeded
-from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.moments import MomentsConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.symmetry import Places
@@ -49,6 +48,7 @@ from workers.recipes.released_sums import (
     Clusters,
     Kept,
     KMeans,
+    PaidNoise,
     in_latents,
     noisy_clusters,
     noisy_means,
@@ -185,24 +185,6 @@ def _own(
     except BudgetExceeded:
         return []
     return list(zip(scatters / counts[:, None, None], stddev * (clip / QUANTISATION) ** 2 / counts, strict=True))
-
-
-class PaidNoise:
-    """Noise that does not exist before it is paid for: the first draw charges.
-
-    The sums are ready by then, so only milliseconds pass between the payment and the checkpoint with the release.
-    """
-
-    def __init__(self, pay: Callable[[], None], derive: Callable[[], SecureNoise]) -> None:
-        self._pay, self._derive = pay, derive
-        self._noise: SecureNoise | None = None
-
-    def discrete_gaussian(self, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
-        """Pay, then draw. Without payment there is no noise and no release."""
-        if self._noise is None:
-            self._pay()
-            self._noise = self._derive()
-        return self._noise.discrete_gaussian(shape, stddev)
 
 
 def noisy_gaussians(run: Run, config: MomentsConfig, released: Mapping[str, Any]) -> ClassGaussians:

@@ -1,6 +1,12 @@
-"""Attempts at jobs: claim the next job, and end an attempt whose job has not ended.
+"""Attempts at jobs: claim the next job, and what passes between its runner and its supervisor.
 
-The state machine of jobs is in `service.jobs`.
+The state machine of jobs is in `service.jobs`. A runner ends with an `ExitStatus`, stops if its parent is gone, and
+gives signs of life: bytes that its main loop writes into a pipe, so that its supervisor notices a hang.
+
+A runner writes a sign with every report, before every layer of a network and after every optimiser step
+(`workers.train.process`). No other thread writes signs, because that would only show that the process is scheduled. A
+step consists of passes of one public size, so the time between two signs does not depend on the number of sampled
+records.
 """
 
 from __future__ import annotations
@@ -11,6 +17,8 @@ import secrets
 import socket
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -32,6 +40,11 @@ from service.logs import get_logger
 from service.settings import Settings
 from service.storage import is_elsewhere
 from service.storage.interface import StorageUnavailable
+
+_LOOK_SECONDS = 1.0  # between two looks at the parent process
+_APART_SECONDS = 0.5  # minimum between two signs, because layers may take microseconds
+_UNHEARD_SECONDS = 5.0  # maximum that counts for a pause in which the supervisor did not listen
+_READ_BYTES = 2**16
 
 
 @dataclass(frozen=True)
@@ -136,9 +149,6 @@ class ExitStatus(enum.IntEnum):
     INTERRUPTED = 75  # stopped, or without a supervisor: another attempt continues (EX_TEMPFAIL)
 
 
-_LOOK_SECONDS = 1.0
-
-
 def watch_parent(stop: threading.Event, *, parent: int, grace_seconds: float) -> threading.Thread:
     """Start a thread that sets `stop` when the parent process changes, and exits the process after the grace period."""
 
@@ -152,3 +162,54 @@ def watch_parent(stop: threading.Event, *, parent: int, grace_seconds: float) ->
     thread = threading.Thread(target=watch, name="obscura-parent-watch", daemon=True)
     thread.start()
     return thread
+
+
+class SignsOfLife:
+    """The runner's end of the pipe; its descriptor is None without a supervisor."""
+
+    def __init__(self, descriptor: int | None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._descriptor, self._clock = descriptor, clock
+        self._given = float("-inf")
+
+    def give(self) -> None:
+        """Write a sign without blocking; ignore errors. Call it only in the main loop."""
+        now = self._clock()
+        if self._descriptor is not None and now - self._given >= _APART_SECONDS:
+            self._given = now
+            with suppress(OSError):
+                os.write(self._descriptor, b".")
+
+
+class Listener:
+    """The supervisor's end of the pipe. Close it when the runner is gone.
+
+    The runner inherits the descriptor `theirs`. `silent_seconds` is the time without a sign at the last `listen`.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._mine, self.theirs = os.pipe()
+        self._open = {self._mine, self.theirs}
+        for descriptor in self._open:
+            os.set_blocking(descriptor, False)
+        self._listened, self.silent_seconds = clock(), 0.0
+
+    def listen(self) -> float:
+        """Return the seconds since the last sign, or since the start before the first one.
+
+        A pause between two calls counts for a few seconds at most, because a paused container also pauses this process.
+        """
+        now = self._clock()
+        passed, self._listened = min(now - self._listened, _UNHEARD_SECONDS), now
+        try:
+            heard = bool(os.read(self._mine, _READ_BYTES))
+        except BlockingIOError:
+            heard = False
+        self.silent_seconds = 0.0 if heard else self.silent_seconds + passed
+        return self.silent_seconds
+
+    def close(self, *descriptors: int) -> None:
+        """Close the given ends in this process, or both. Idempotent."""
+        for descriptor in self._open.intersection(descriptors or self._open):
+            self._open.remove(descriptor)
+            os.close(descriptor)

@@ -2,7 +2,7 @@
 
 The supervisor never touches data or tensors. When the runner is gone, the database decides, not the exit status. A job
 that the runner ended stays ended; any other job is settled here. The lease shows that the supervisor is alive; the
-runner gives its own signs of life (`workers.supervise.signs`).
+runner gives its own signs of life (`workers.supervise.attempts`).
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ from service.logs import get_logger
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.interface import put_away, work_key
-from workers.supervise.attempts import Attempt, drop_lease
-from workers.supervise.signs import Listener
+from workers.supervise.attempts import Attempt, Listener, drop_lease
 
 RUNNER_COMMAND = (sys.executable, "-P", "-m", "workers.train.runner")
 SPARE_CORES_NICENESS = 10  # gives priority to trainings on the same cores

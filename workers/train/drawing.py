@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from models.classifiers import between_layers
 from models.portable.drawing import batches, to_pixels, turns
 from models.released import ReleasedGenerator
-from models.watching import between_layers
 from privacy.mechanisms.topagg import one_thread_per_operation
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.interface import Piece, Progress
@@ -62,7 +62,9 @@ def draw(
     batch, never from two threads at once. An exception from it ends the drawing.
     """
     generator.eval()
-    device, drawn, turn, over = device_of(generator), 0, Lock(), Event()
+    held = (value for module in generator.modules() for value in (*module.parameters(), *module.buffers()))
+    device = next((value.device for value in held), torch.device("cpu"))
+    drawn, turn, over = 0, Lock(), Event()
 
     def look() -> None:
         if over.is_set():
@@ -94,12 +96,6 @@ def draw(
             over.set()
             for _, batch in waiting:
                 batch.cancel()
-
-
-def device_of(generator: ReleasedGenerator) -> torch.device:
-    """Return the device of a generator."""
-    held = (value for module in generator.modules() for value in (*module.parameters(), *module.buffers()))
-    return next((value.device for value in held), torch.device("cpu"))
 
 
 def drawing_work(plan: Plan, facts: PublicFacts, count: int) -> Piece:

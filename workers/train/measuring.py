@@ -13,10 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from models.classifiers import CLASSIFIER_KINDS, ClassifierKind
+from models.classifiers import CLASSIFIER_KINDS, ClassifierKind, between_layers
 from models.private_classifier import load_classifier
 from models.released import ReleasedGenerator, load_released
-from models.watching import between_layers
 from privacy.mechanisms.topagg import side_by_side
 from privacy.plans.plan import Plan, PublicFacts
 from workers.evaluation.similarity import IMAGES_MAX, NamedExtractor, Similarity, measure_similarity

@@ -41,7 +41,7 @@ class Context:
     """One attempt at a job of any kind, in its process.
 
     `stop` is set when the attempt must stop at its next step. `alive` gives signs of life of the main loop
-    (`workers.supervise.signs`).
+    (`workers.supervise.attempts`).
     """
 
     settings: Settings

@@ -1,21 +1,27 @@
 """Pack generated images into one file of a sample's format, with a README and the privacy card.
 
 The same generator and request give the same bytes, with the same versions of torch, Pillow and pyarrow on one kind of
-CPU. Memory does not grow with the count. A Croissant description (1.0,
+CPU. Entries of an archive are in order, with a fixed date, and all SHA-256 sums at the end. Memory does not grow with
+the count or with the size of an entry. A Croissant description (1.0,
 https://docs.mlcommons.org/croissant/docs/croissant-spec.html) is added to zips of PNG files and of Parquet.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import itertools
 import json
 import math
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,13 +33,15 @@ from obscura.wire.formats import CARD_FILE, PACKINGS
 from obscura.wire.words import SampleFormat
 from service.cards import TAGS, folder_names, guarantee, one_line, write_card
 from workers.recipes.interface import Progress
-from workers.train.archives import Archive, side_file, tar_archive, zip_archive
 from workers.train.drawing import SampleRequest, draw
 
 STAGE = "sample"  # of reports
 PARQUET_FILE = "data/train-00000-of-00001.parquet"  # Hugging Face's name for the only part of a split
 _ROWS_IN_A_GROUP = 1024
 _README = "README.md"
+_SUMS = "SHA256SUMS"
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date of a zip entry
+_SPOOL_BYTES = 4 * 2**20  # larger side files are stored on disk while the archive is written
 CROISSANT_FILE = "croissant.json"
 _SIZES = [(10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"), (math.inf, "1M<n<10M")]
 _WORDS = """
@@ -271,3 +279,83 @@ def _field(identifier: str, kind: str, source: Mapping[str, Any] | None = None, 
     field: dict[str, Any] = {"@type": "cr:Field", "@id": identifier, "name": identifier, "dataType": kind}
     field |= {} if source is None else {"source": source}
     return field | ({"references": {"field": {"@id": references}}} if references else {})
+
+
+def side_file() -> IO[bytes]:
+    """Return a temporary file for content that is added after the images. The caller must close it."""
+    return tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES)
+
+
+class Hashing(io.RawIOBase):
+    """Forwards writes and computes their SHA-256."""
+
+    def __init__(self, target: IO[bytes]) -> None:
+        self._target = target
+        self.digest = hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        self.digest.update(content)
+        self._target.write(content)
+        return len(content)
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A new archive. `begin` opens an entry of a name and a size; `sums` collects one line per entry."""
+
+    begin: Callable[[str, int | None], AbstractContextManager[IO[bytes]]]
+    sums: IO[bytes]
+
+    @contextmanager
+    def open(self, name: str, size: int | None = None) -> Iterator[Hashing]:
+        """Open an entry for writing; its `digest` is complete afterwards. A tar needs the size."""
+        with self.begin(name, size) as target:
+            entry = Hashing(target)
+            yield entry
+        self.sums.write(f"{entry.digest.hexdigest()}  {name}\n".encode())
+
+    def add(self, name: str, content: bytes) -> None:
+        with self.open(name, len(content)) as entry:
+            entry.write(content)
+
+
+@contextmanager
+def zip_archive(path: Path) -> Iterator[Archive]:
+    """Create a zip without compression, because images are compressed already."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as file, side_file() as sums:
+
+        def begin(name: str, size: int | None) -> IO[bytes]:
+            entry = zipfile.ZipInfo(name, date_time=_EPOCH)
+            entry.external_attr = 0o644 << 16
+            entry.create_system = 3  # the same bytes on every platform
+            entry.file_size = size or 0
+            return file.open(entry, "w", force_zip64=size is None)
+
+        yield Archive(begin, sums)
+        sums.seek(0)
+        with begin(_SUMS, None) as target:
+            shutil.copyfileobj(sums, target)
+
+
+@contextmanager
+def tar_archive(path: Path) -> Iterator[Archive]:
+    """Create a tar in WebDataset's convention: files other than images are named `__<name>__`, which readers skip."""
+    with path.open("wb") as file, side_file() as sums:
+
+        @contextmanager
+        def begin(name: str, size: int | None) -> Iterator[IO[bytes]]:
+            entry = tarfile.TarInfo(name)  # dated 1970, mode 644, without an owner
+            entry.size = size or 0
+            file.write(entry.tobuf(tarfile.USTAR_FORMAT))
+            yield file
+            file.write(bytes(-entry.size % tarfile.BLOCKSIZE))
+
+        yield Archive(begin, sums)
+        size = sums.tell()
+        sums.seek(0)
+        with begin(f"__{_SUMS}__", size) as target:
+            shutil.copyfileobj(sums, target)
+        file.write(bytes(2 * tarfile.BLOCKSIZE))  # the end of a tar

@@ -29,10 +29,10 @@ from privacy.plans.registry import RECIPES
 from service import jobs, ledger, times
 from service.db.session import transaction
 from service.ledger.chain import body_hash
-from workers.evaluation import grid, report
+from workers.evaluation import report
 from workers.recipes.class_histogram import read_histogram
 from workers.recipes.interface import Piece, Progress
-from workers.train.drawing import SampleRequest, device_of, draw, drawing_work
+from workers.train.drawing import SampleRequest, draw, drawing_work
 from workers.train.inputs import charged_by_stage
 from workers.train.orders import Context, Training
 
@@ -132,9 +132,9 @@ def _show_generator(
             break
     images, labels = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
     by_class = np.argsort(labels[:least], kind="stable")
-    sheet = grid.draw_grid(images[:least][by_class].transpose(0, 3, 1, 2) / 255.0, classes)  # of (n, c, h, w)
+    sheet = report.draw_grid(images[:least][by_class].transpose(0, 3, 1, 2) / 255.0, classes)  # of (n, c, h, w)
     (directory / GRID_FILE).write_bytes(sheet)
-    on_gpu = device_of(generator).type == "cuda"
+    on_gpu = context.device.type == "cuda"
     technical = {
         "obscura": version("obscura-images"),
         "python": platform.python_version(),

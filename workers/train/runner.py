@@ -31,8 +31,7 @@ from service.storage.interface import StorageUnavailable
 from workers.recipes.interface import Cancelled, NothingUseful, Trainer
 from workers.recipes.ranks import RankLost
 from workers.recipes.registry import TRAINERS
-from workers.supervise.attempts import Attempt, ExitStatus, watch_parent
-from workers.supervise.signs import SignsOfLife
+from workers.supervise.attempts import Attempt, ExitStatus, SignsOfLife, watch_parent
 from workers.train import orders, process
 
 _PLACE_SECONDS = 30.0  # between two attempts at a job that waits for space, a disk or a file

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-from models.discriminator import Discriminator
 from models.portable.dcgan import DcganConfig
 from models.portable.edm import EdmConfig, EdmDenoiser, noisy_rows
 from models.portable.edm import losses as denoising_losses
@@ -19,6 +18,7 @@ from privacy.gradients.estimator import shapes_of
 from privacy.gradients.per_sample import Losses, Traces, trace_gradients
 from privacy.gradients.places import places_alike
 from tests.privacy.gradients.cases import Tokens, losses
+from workers.recipes import dpgan
 
 Pass = tuple[nn.Module, Losses, torch.Tensor, torch.Tensor, int]  # network, losses, inputs, targets, repeats
 
@@ -34,10 +34,9 @@ def classifier(architecture: str, size: int = 28) -> Callable[[int], Pass]:
 
 
 def discriminator(n: int) -> Pass:
-    model = Discriminator(DcganConfig(10, 1, 8, 8, 16, 8), 0)
+    model = dpgan.Discriminator(DcganConfig(10, 1, 8, 8, 16, 8), 0)
     inputs = with_planes(torch.rand(n, 1, 8, 8) * 2 - 1, torch.randint(0, 10, (n,)))
-    losses = lambda logits, targets: nn.functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")  # noqa: E731
-    return model, losses, inputs, torch.ones(n), 1
+    return model, dpgan.losses, inputs, torch.ones(n), 1
 
 
 def denoiser(n: int) -> Pass:

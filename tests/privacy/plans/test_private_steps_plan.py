@@ -7,7 +7,6 @@ import dp_accounting.pld
 import pytest
 from torch import nn
 
-from models.discriminator import Discriminator
 from models.portable.dcgan import DcganConfig
 from models.portable.edm import EdmConfig, EdmDenoiser
 from models.private_classifier import PRETRAINED, ClassifierConfig, PrivateClassifier
@@ -23,6 +22,7 @@ from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import ESTIMATORS, STEPS, StepsConfig
 from privacy.plans.registry import RECIPES, build_plan, plan_from_json
 from tests.models.small_extractors import extractor
+from workers.recipes.dpgan import Discriminator
 
 FACTS = PublicFacts(("a", "b", "c"), 28, 28, 1, 60_000, "record")
 ACCOUNT = open_filter(3.0, 1e-5)

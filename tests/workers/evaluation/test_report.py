@@ -14,8 +14,7 @@ import pytest
 from PIL import Image
 
 from privacy.accounting.filter import attacker_certainty_max, open_filter
-from workers.evaluation.grid import as_pixels, draw_grid
-from workers.evaluation.report import PaidStage, ReleaseFacts, measure, write_report
+from workers.evaluation.report import PaidStage, ReleaseFacts, as_pixels, draw_grid, measure, write_report
 
 CLASSES = ("Shirt", "Bag", "Boot & <shoe>")
 CARD = {"epsilon": 0.99991, "delta": 1e-5, "unit": "record", "adjacency": "add_remove"}

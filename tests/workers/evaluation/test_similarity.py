@@ -20,9 +20,8 @@ def pictures(n: int, seed: int, *, channels: int = 1, side: int = 16, classes: i
 
 
 def compared(synthetic: Tensor, real: Tensor) -> similarity.Similarity:
-    return similarity.measure_similarity(
-        synthetic, real, similarity.NamedExtractor(similarity.BUILT_IN, similarity.texture_and_colour), seed=0
-    )
+    extractor = similarity.NamedExtractor(similarity.BUILT_IN, similarity.texture_and_colour)
+    return similarity.measure_similarity(synthetic, real, extractor, seed=0)
 
 
 def test_the_distance_of_known_gaussians():

@@ -25,8 +25,6 @@ def stripes(n: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 TRAIN, TEST = stripes(900, 1), stripes(300, 2)
-
-
 FEW = TRAIN[0][:60], TRAIN[1][:60]
 
 

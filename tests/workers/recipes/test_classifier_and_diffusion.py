@@ -108,10 +108,9 @@ def test_without_its_extractor_nothing_is_paid():
     purse = small.Purse()
     with pytest.raises(ExtractorUnusable, match="tiny is not there"):
         small.train(classifier_plan(**PRETRAINED), small.digits(50), budget=purse)
+    other = classifier_plan(**{**PRETRAINED, "extractor": "other"})
     with pytest.raises(ExtractorUnusable, match="other is not there"):
-        small.train(
-            classifier_plan(**{**PRETRAINED, "extractor": "other"}), with_extractor(small.digits(50)), budget=purse
-        )
+        small.train(other, with_extractor(small.digits(50)), budget=purse)
     assert purse.paid == []
 
 
@@ -128,9 +127,8 @@ def test_a_training_goes_on_with_the_extractor_that_it_began_with_alone():
 
 
 def ask(workshop: Any, **options: Any) -> str:
-    return workshop.train(
-        recipe="dp_classifier", epsilon=8.0, evaluate=True, **{**small.SMALL["dp_classifier"], **options}
-    )
+    options = {**small.SMALL["dp_classifier"], **options}
+    return workshop.train(recipe="dp_classifier", epsilon=8.0, evaluate=True, **options)
 
 
 def test_a_paid_job_becomes_a_classifier_that_anybody_can_load(workshop):
@@ -176,9 +174,6 @@ OPTIONS = small.SMALL["dp_diffusion"]
 diffusion_plan = partial(small.small_plan, "dp_diffusion")
 
 
-# --- noise multiplicity ---------------------------------------------------------------------------------------------
-
-
 def test_the_rows_of_a_record_differ_in_noise_alone(monkeypatch):
     seen, original = [], dp_diffusion.noisy_rows
 
@@ -198,9 +193,7 @@ def test_the_rows_of_a_record_differ_in_noise_alone(monkeypatch):
 
 # --- central images -------------------------------------------------------------------------------------------------
 
-CENTRAL_CONFIG = CentralConfig(
-    10, 1, (4, 4), sensitivity=1.2, event=PoissonGaussianEvent(1.0, 0.5), expected_each=150.0
-)
+CENTRAL_CONFIG = CentralConfig(10, 1, (4, 4), 1.2, PoissonGaussianEvent(1.0, 0.5), expected_each=150.0)
 
 
 def noisy_images(config: CentralConfig, data: TrainingData, units: Units | None = None) -> torch.Tensor:
@@ -219,9 +212,8 @@ def test_sums_are_those_of_a_slow_loop():
         half = image.reshape(4, 2, 4, 2).mean(axis=(1, 3))
         expected[label] += half * min(1.0, CENTRAL_CONFIG.sensitivity / np.linalg.norm(half))
     found = dp_diffusion.private_sums(CENTRAL_CONFIG, data, np.arange(60), 1)[:, 0]
-    np.testing.assert_allclose(
-        found.numpy() / dp_diffusion._STEPS, expected, rtol=0, atol=60 / dp_diffusion._STEPS
-    )  # a step for each image
+    step = 1 / dp_diffusion._STEPS
+    np.testing.assert_allclose(found.numpy() * step, expected, rtol=0, atol=60 * step)  # a step for each image
     halved = data.private_images[0].reshape(4, 2, 4, 2).mean(axis=(1, 3)) / 255
     assert np.linalg.norm(halved) > CENTRAL_CONFIG.sensitivity, "clips"
 
@@ -288,9 +280,7 @@ def test_each_central_image_is_kept_as_soon_as_it_is_there_and_fewer_are_enough(
     plan, folder = diffusion_plan(central_images=3), small.Memory()
     assert plan.stages[0].repeats == 1
     with pytest.raises(Cancelled):
-        small.train(
-            plan, small.digits(300), budget=small.Purse(), checkpoints=folder, progress=small.stop_at(2, CENTRAL)
-        )
+        small.train(plan, small.digits(300), checkpoints=folder, progress=small.stop_at(2, CENTRAL))
     assert len(load_checkpoint(folder)["start"]) == 2
     poor = small.Purse(closed=(CENTRAL,))
     small.train(plan, small.digits(300), budget=poor, checkpoints=folder, attempt=2)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -137,31 +138,19 @@ def steps_in(checkpoint: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(("recipe", "options"), CUT_OFF, ids=str)
 def test_a_training_that_was_cut_off_goes_on_to_the_same_weights(recipe, options, monkeypatch):
     facts = FEW if recipe == "moments" else small.FACTS
-    plan, folder, purse = (
-        small.small_plan(recipe, facts, **{**options, **LONGER[recipe]}),
-        small.Memory(),
-        small.Purse(),
-    )
+    plan = small.small_plan(recipe, facts, **{**options, **LONGER[recipe]})
+    train, folder, purse = partial(small.train, plan, small.digits(300), facts), small.Memory(), small.Purse()
     with monkeypatch.context() as patched:
         small.untried(patched)
-        whole = learned(recipe, small.train(plan, small.digits(300), facts))
+        whole = learned(recipe, train())
     with pytest.raises(Cancelled):
-        small.train(
-            plan,
-            small.digits(300),
-            facts,
-            checkpoints=folder,
-            budget=purse,
-            progress=small.stop_at(STOPPED_AT[recipe], STEPS),
-        )
+        train(checkpoints=folder, budget=purse, progress=small.stop_at(STOPPED_AT[recipe], STEPS))
     saved = load_checkpoint(folder)
     assert steps_in(saved)["step"] == STOPPED_AT[recipe] - 1
     if recipe == "dpgan":  # what is hard to go on from
         assert saved["generator"]["discriminator_steps"] > 1, "the test should cross a change of n_D"
         assert saved["generator"]["waited"] > 0, "and stop between two generator steps"
-    assert torch.equal(
-        learned(recipe, small.train(plan, small.digits(300), facts, checkpoints=folder, budget=purse)), whole
-    )
+    assert torch.equal(learned(recipe, train(checkpoints=folder, budget=purse)), whole)
     for stage in plan.stages:  # one step was done again, and no release before the steps
         assert purse.releases(stage.name) == stage.event.count + (stage.name == STEPS)
     assert purse.releases(CENTRAL) == LONGER[recipe].get("central_images", 0)

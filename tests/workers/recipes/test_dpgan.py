@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from models.discriminator import Discriminator
 from models.portable.dcgan import DcganConfig, DcganGenerator
 from models.portable.layers import with_planes
 from privacy.plans.dpgan import DpGanConfig
 from tests.workers.small_trainings import SMALL, Memory, digits, nearly_without_noise, small_plan, train, weights
-from workers.recipes.dpgan import GeneratorSide, losses
+from workers.recipes.dpgan import Discriminator, GeneratorSide, losses
 from workers.recipes.interface import load_checkpoint
 
 OPTIONS = SMALL["dpgan"]

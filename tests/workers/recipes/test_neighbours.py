@@ -98,12 +98,8 @@ def dataset(units: int, unit: str) -> TrainingData:
     images, digits = all_digits()
     subjects = np.repeat(np.arange(SUBJECTS_DECLARED), 1 + np.arange(SUBJECTS_DECLARED) % 19)[:DECLARED]
     records = np.arange(units) if unit == "record" else np.flatnonzero(subjects < units)
-    return TrainingData(
-        images[records],
-        digits[records] % 2,
-        PARITY,
-        None if unit == "record" else subjects[records] * 7_919 % 104_729,
-    )
+    owners = None if unit == "record" else subjects[records] * 7_919 % 104_729
+    return TrainingData(images[records], digits[records] % 2, PARITY, owners)
 
 
 Told = Callable[[datetime], bool]
@@ -168,11 +164,7 @@ def release_facts(shop: Any, job: Job) -> dict[str, Any]:
         with zipfile.ZipFile(path) as archive:
             assert {member.date_time for member in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
     sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
-    documents = {
-        path.name: plain(json.loads(path.read_text("utf-8")), by_the_hour)
-        for path in folder.iterdir()
-        if path.suffix == ".json"
-    }
+    documents = {path.name: plain(json.loads(path.read_text("utf-8")), by_the_hour) for path in folder.glob("*.json")}
     for name in RELEASED_VALUES & set(sizes):
         sizes[name] = -1
     if record["histogram"] is not None:
@@ -268,14 +260,9 @@ def observe(request: pytest.FixtureRequest, tmp_path: Path, capfd: Any, monkeypa
         home.mkdir()
         if sqlite:
             shutil.copyfile(template, home / "obscura.db")
-        shop = build(
-            home / "var",
-            f"sqlite:///{home / 'obscura.db'}" if sqlite else url,
-            unit=unit,
-            data=dataset(units, unit),
-            declared=DECLARED,
-            subjects_declared=SUBJECTS_DECLARED if unit == "subject" else None,
-        )
+        bounds = {"declared": DECLARED, "subjects_declared": SUBJECTS_DECLARED if unit == "subject" else None}
+        own_url = f"sqlite:///{home / 'obscura.db'}" if sqlite else url
+        shop = build(home / "var", own_url, unit=unit, data=dataset(units, unit), **bounds)
         try:
             job_id = shop.train(recipe=recipe, epsilon=4.0, **options)
             return everything_that_leaves(shop, job_id, capfd, monkeypatch)

@@ -32,7 +32,7 @@ from workers.recipes.private_steps import PrivateSteps
 
 GRAY_28 = PublicFacts(DIGITS, 28, 28, 1, 60_000, "record")
 COLOUR_9 = PublicFacts(DIGITS, 9, 10, 3, 1500, "record")
-FEW = dataclasses.replace(FACTS, records_declared=60)  # whose features are two blocks
+FEW, FEW_COLOUR = (dataclasses.replace(each, records_declared=60) for each in (FACTS, COLOUR_9))  # features: two blocks
 Plant = Callable[[PrivateSteps], None]
 
 
@@ -117,11 +117,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any], PublicFacts]] = {
     "start": ("dp_diffusion", {"moments_fraction": 0.3, "moments_steps": 2, "start_sigma": 1.0}, FACTS),
     "wide discriminator": ("dpgan", {"features": 16}, GRAY_28),
     "colour discriminator": ("dpgan", {}, COLOUR_9),
-    "colour scattering": (
-        "dp_classifier",
-        {"architecture": "scatter_cnn"},
-        dataclasses.replace(COLOUR_9, records_declared=60),
-    ),
+    "colour scattering": ("dp_classifier", {"architecture": "scatter_cnn"}, FEW_COLOUR),
     "colour cnn": ("dp_classifier", {"architecture": "cnn"}, COLOUR_9),
 }
 

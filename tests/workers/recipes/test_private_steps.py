@@ -16,7 +16,6 @@ from privacy.mechanisms.partition import NOBODY
 from privacy.plans.private_steps import FreezeSchedule, StepsConfig
 from tests.privacy.gradients.test_arithmetic import Uneven
 from tests.workers.recipes.conftest import toy_steps
-from workers.recipes.private_steps import PrivateSteps
 from workers.recipes.records import pass_size
 
 CPU = torch.device("cpu")
@@ -84,11 +83,8 @@ def test_rate_and_weights_decay_as_planned():
     """Gradients of zero and hardly any noise: what is left of the weights is what decay leaves."""
     model = nn.Linear(16, 16, bias=False)
     start = model.weight.detach().clone()
-    made = toy_steps(model, 10, 10.0, losses=lambda outputs, _targets: 0 * outputs.sum(dim=1))
-    config = StepsConfig(learning_rate=0.5, momentum=0.0, weight_decay=0.1, rate_drops=1, rate_decay=0.2)
-    made = PrivateSteps(
-        made.task, config, dataclasses.replace(made.event, count=4), made.schedule, made.estimator, made.curator
-    )
+    options = {"learning_rate": 0.5, "momentum": 0.0, "weight_decay": 0.1, "rate_drops": 1, "rate_decay": 0.2}
+    made = toy_steps(model, 10, 10.0, count=4, options=options, losses=lambda outputs, _: 0 * outputs.sum(dim=1))
     made.estimator.noise_multiplier = 1e-6
     made.make()
     torch.testing.assert_close(model.weight.detach(), start * 0.95**2 * 0.99**2, atol=1e-5, rtol=0)
@@ -98,8 +94,8 @@ def test_rate_and_weights_decay_as_planned():
 def test_a_mask_stays_for_its_period(period):
     made = toy_steps(nn.Linear(16, 16), 10, 10.0)
     schedule = FreezeSchedule(0.5, cooling_steps=3, period=period)
-    config, event = StepsConfig(freeze="random"), dataclasses.replace(made.event, count=6)
-    made = PrivateSteps(made.task, config, event, schedule, made.estimator, made.curator)
+    event = dataclasses.replace(made.event, count=6)
+    made = dataclasses.replace(made, config=StepsConfig(freeze="random"), event=event, schedule=schedule)
     masks = []
     for _ in range(6):
         made.step()

@@ -45,9 +45,8 @@ def test_where_all_have_the_same_noise_means_are_shrunk_by_james_and_steins_rule
     own = sums / 50 - sums.sum(axis=0) / 250
     weight = max(0.0, 1 - (40.0 / 50) ** 2 / (np.square(own).mean() / 0.8))
     assert 0 < weight < 1
-    np.testing.assert_allclose(
-        shrinkage.shrink_means(sums, counts, prior, 40.0), own * weight + sums.sum(axis=0) / 250, rtol=1e-6
-    )
+    found = shrinkage.shrink_means(sums, counts, prior, 40.0)
+    np.testing.assert_allclose(found, own * weight + sums.sum(axis=0) / 250, rtol=1e-6)
 
 
 @pytest.mark.parametrize("counts", [[300.0] * 9 + [10.0], [2000.0, 20.0], [5000.0, 1000.0, 200.0, 40.0]])
@@ -78,9 +77,8 @@ def test_a_shrunk_covariance_is_closer_to_the_truth_and_has_the_priors_shape_whe
     root = np.diag(np.sqrt(prior)) @ np.linalg.qr(RNG.normal(size=(24, 24)))[0] * 0.7
     truth = root @ root.T
     released = noisy(truth, 0.6)
-    assert (
-        np.square(shrinkage.shrink_pooled(released, prior, 0.6) - truth).sum() < 0.5 * np.square(released - truth).sum()
-    )
+    error = np.square(released - truth).sum()
+    assert np.square(shrinkage.shrink_pooled(released, prior, 0.6) - truth).sum() < 0.5 * error
     drowned = shrinkage.shrink_pooled(noisy(truth, 500.0), prior, 500.0)
     shape = np.diag(drowned) / prior
     assert np.ptp(shape) < 0.2 * shape.mean()

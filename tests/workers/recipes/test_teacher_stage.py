@@ -216,21 +216,16 @@ def test_kernel_teachers_see_as_many_images_of_each_class(monkeypatch):
 
 @pytest.mark.parametrize("preset", ["published", "kernel"])
 def test_it_ends_early_with_what_was_paid_and_goes_on_from_a_checkpoint(preset):
-    paid = trainings.train(small(preset=preset), trainings.digits(), budget=trainings.Purse(80))
-    whole = trainings.train(small(preset=preset), trainings.digits())
-    assert not torch.equal(trainings.weights(paid), trainings.weights(whole))
+    train = functools.partial(trainings.train, small(preset=preset), trainings.digits())
+    assert not torch.equal(trainings.weights(train(budget=trainings.Purse(80))), trainings.weights(train()))
     with pytest.raises(NothingUseful):
-        trainings.train(small(preset=preset), trainings.digits(), budget=trainings.Purse(10))
+        train(budget=trainings.Purse(10))
     memory, purse = trainings.Memory(), trainings.Purse()
     with pytest.raises(Cancelled):
-        trainings.train(
-            small(preset=preset), trainings.digits(), checkpoints=memory, progress=trainings.stop_at(7, "votes")
-        )
-    trainings.train(small(preset=preset), trainings.digits(), checkpoints=memory, budget=purse, attempt=2)
+        train(checkpoints=memory, progress=trainings.stop_at(7, "votes"))
+    train(checkpoints=memory, budget=purse, attempt=2)
     assert [event.count for event in purse.events] == [45]  # the second group again, in which it was cut off
-    left = trainings.train(
-        small(preset=preset), trainings.digits(), checkpoints=memory, budget=trainings.Purse(0), attempt=3
-    )
+    left = train(checkpoints=memory, budget=trainings.Purse(0), attempt=3)
     assert torch.isfinite(trainings.weights(left)).all()
 
 
@@ -249,10 +244,7 @@ def test_a_neighbour_attains_the_sensitivity(made, silent):
     """A white record beside a black one turns each of its teacher's k votes from down to up: exactly 2 sqrt(k)."""
     aggregation = TopAggConfig(k=4, c=1e-5, stddev=3.0, beta=0.5, teachers=2, dimension=9)
     cfg = TeacherStageConfig(aggregation, classes=1, images=1, iterations=1, teacher_steps=1, first_steps=1)
-    records, labels = (
-        torch.tensor([0, 255], dtype=torch.uint8)[:, None].expand(-1, 9),
-        torch.zeros(2, dtype=torch.int64),
-    )
+    records, labels = torch.tensor([0, 255], dtype=torch.uint8)[:, None].expand(-1, 9), torch.zeros(2).long()
     sums = []
     for own in ([0, 1], [0]):
         shards = Shards(records, labels, [np.array(own), np.empty(0, np.int64)])

@@ -118,12 +118,7 @@ def test_files_are_put_away_only_when_their_job_is_known_and_has_ended_without_t
         (data_dir / key_of(new_id("rel"))).with_suffix(".0123.tmp"),
     ]
     stale = (data_dir / key_of(release_id_of(live))).with_suffix(".4567.tmp")
-    doomed = [
-        data_dir / work_key(ended),
-        data_dir / key_of(release_id_of(ended)),
-        data_dir / key_of(sample_id),
-        stale,
-    ]
+    doomed = [*(data_dir / key for key in (work_key(ended), key_of(release_id_of(ended)), key_of(sample_id))), stale]
     fresh = (data_dir / key_of(release_id_of(live))).with_suffix(".0123.tmp")
     lay(data_dir, *kept, *doomed, fresh)
     long_ago = time.time() - STALE_FOLDER_SECONDS - 10

@@ -20,8 +20,8 @@ from service.db.job_tables import FailureCode
 from service.errors import StaleAttempt
 from tests.warm import processes
 from tests.workers.conftest import alive, state_of
-from workers.supervise import signs, supervisor
-from workers.supervise.signs import Listener, SignsOfLife
+from workers.supervise import attempts, supervisor
+from workers.supervise.attempts import Listener, SignsOfLife
 from workers.supervise.supervisor import Patience, runner_environment
 
 SUPERVISE = (  # job, attempt and the runner's command
@@ -43,7 +43,7 @@ class Clock:
         self.ahead, self._seconds = 0.0, 0.0
 
     def __call__(self) -> float:
-        passed = min(self.ahead, signs._UNHEARD_SECONDS)
+        passed = min(self.ahead, attempts._UNHEARD_SECONDS)
         self.ahead -= passed
         self._seconds += passed
         return self._seconds
@@ -229,7 +229,7 @@ def test_silence_is_counted_while_somebody_listens():
             listener.listen()
         assert listener.silent_seconds == 6
         clock._seconds += 10_000  # this process was stopped, too
-        assert listener.listen() == 6 + signs._UNHEARD_SECONDS
+        assert listener.listen() == 6 + attempts._UNHEARD_SECONDS
         given.give()
         assert listener.listen() == 0
     finally:
@@ -294,14 +294,12 @@ CANARY = "canary-0815-patient-jones"
 SLEEPS = (sys.executable, "-c", "import time; time.sleep(600)")
 
 
-def test_a_training_that_is_cancelled_and_discarded_publishes_nothing(workshop, tiny_runner, monkeypatch):
+def test_a_training_that_is_cancelled_and_discarded_publishes_nothing(workshop, tiny_runner, supervised, monkeypatch):
     monkeypatch.setenv("TINY_PAUSE", "0.5")
     job_id = workshop.train()
-    thread = threading.Thread(target=workshop.supervise, args=(job_id, tiny_runner))
-    thread.start()
-    workshop.wait(lambda: workshop.step(job_id) >= 3)
-    workshop.cancel(job_id, discard=True)
-    thread.join(timeout=300)
+    with supervised(job_id, tiny_runner):
+        workshop.wait(lambda: workshop.step(job_id) >= 3)
+        workshop.cancel(job_id, discard=True)
     workshop.assert_settled(job_id, JobState.CANCELLED)
     assert not (workshop.settings.data_dir / "work" / job_id).exists()
     assert 0 < workshop.hold(job_id).captured_nano < workshop.hold(job_id).amount_nano
@@ -353,16 +351,12 @@ def test_a_superseded_attempt_loses_its_runner_at_once(workshop):
     assert (job.state, job.attempt) == (JobState.RUNNING, second.number)
 
 
-def test_the_lease_is_renewed_while_the_runner_works(workshop):
+def test_the_lease_is_renewed_while_the_runner_works(workshop, supervised):
     job_id, drain = workshop.train(), threading.Event()
-    attempt = workshop.claim(job_id)
-    first = workshop.job(job_id).lease_until
-    changes = {"draining": drain.is_set, "heartbeat_seconds": 0.2}
-    thread = threading.Thread(target=workshop.supervise, args=(attempt, SLEEPS), kwargs=changes)
-    thread.start()
-    workshop.wait(lambda: workshop.job(job_id).lease_until > first, seconds=60)
-    drain.set()
-    thread.join(timeout=300)
+    with supervised(job_id, SLEEPS, draining=drain.is_set, heartbeat_seconds=0.2):
+        first = workshop.job(job_id).lease_until
+        workshop.wait(lambda: workshop.job(job_id).lease_until > first, seconds=60)
+        drain.set()
     assert workshop.job(job_id).state is JobState.QUEUED
 
 

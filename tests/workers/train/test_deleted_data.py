@@ -1,4 +1,4 @@
-"""Data that is deleted or withdrawn and limits that change: what was charged is spent, and certified as it was paid."""
+"""Deleted and withdrawn data, limits that change, sealed checkpoints: what was charged is spent, and certified."""
 
 import dataclasses
 import io
@@ -7,10 +7,12 @@ import shutil
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 import pytest
+import torch
 
 from obscura.wire.schemas import DatasetRequest
 from obscura.wire.words import DatasetState, HoldState, JobState
@@ -27,14 +29,14 @@ from service.errors import Conflict, LedgerCorruption, NotFound
 from service.identity.access import find
 from service.inspection import inspect_ledger
 from service.reports import DATA
-from service.sealing import SealBroken, new_key
+from service.sealing import CHUNK_BYTES, SealBroken, new_key
 from service.storage.folder import FolderStorage
 from service.storage.interface import digest_directory, work_key
 from tests.service.steps import raise_limit
 from tests.workers.conftest import on_either_database
 from tests.workers.small_trainings import digits, published_by, work
 from tests.workers.tiny_runner import TRAINERS as TINY
-from workers.recipes.interface import Cancelled, CheckpointDamaged, Run, load_checkpoint
+from workers.recipes.interface import Cancelled, CheckpointDamaged, Run, TrainingData, load_checkpoint, save_checkpoint
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import ExitStatus
 from workers.supervise.reconcile import reconcile
@@ -268,3 +270,72 @@ def test_a_limit_that_is_lowered_below_what_a_training_charges_lets_it_publish(w
     assert balance.spent_nano > balance.capacity_nano
     assert (card["capacity_nano"], card["cost_nano"]) == (before.capacity_nano, balance.spent_nano)
     assert inspect_ledger(workshop.settings, workshop.factory, thorough=True).findings == ()
+
+
+# --- checkpoints: whole or absent, and unreadable without the key of the dataset that they were made from -------------
+
+CANARY = b"CANARY7f3a" * 20
+KEY = new_key()
+
+
+def folder(directory: Path, *, key: bytes = KEY, context: str = "job one") -> SealedFolder:
+    return SealedFolder(FolderStorage(directory.parent), directory.name, key, context)
+
+
+def private_state() -> dict[str, Any]:
+    return {"weights": torch.from_numpy(np.frombuffer(CANARY, np.uint8).copy()), "more": torch.arange(50_000)}
+
+
+def test_a_checkpoint_is_whole_or_absent(tmp_path):
+    place = folder(tmp_path)
+    assert load_checkpoint(place) == {}
+    state = {"weights": torch.arange(4), "optimizer": {"lr": [0.1]}}
+    save_checkpoint(place, state)
+
+    class Unreadable:
+        def __reduce__(self) -> Any:
+            raise OSError(28, "full")
+
+    with pytest.raises(OSError, match="full"):
+        save_checkpoint(place, {"weights": Unreadable()})
+    found = load_checkpoint(place)
+    assert found["optimizer"] == {"lr": [0.1]}
+    assert torch.equal(found["weights"], torch.arange(4))
+    assert [path.name for path in tmp_path.iterdir()] == [CHECKPOINT_FILE]
+    assert (tmp_path / CHECKPOINT_FILE).stat().st_mode & 0o077 == 0
+
+
+def test_nothing_shows_what_it_holds(tmp_path):
+    place = folder(tmp_path)
+    save_checkpoint(place, private_state())
+    assert load_checkpoint(place)["weights"].numpy().tobytes() == CANARY
+    assert CANARY[:10] not in (tmp_path / CHECKPOINT_FILE).read_bytes()
+    assert KEY.hex() not in repr(place)
+    assert repr(KEY) not in repr(place)
+    assert repr(TrainingData(np.zeros(2), np.zeros(2), ("a",))) == "TrainingData(<private>, classes=1)"
+
+
+@pytest.mark.parametrize("change", [{"key": new_key()}, {"context": "job two"}])
+def test_another_key_or_another_job_opens_nothing(tmp_path, change):
+    save_checkpoint(folder(tmp_path), private_state())
+    with pytest.raises(CheckpointDamaged):
+        load_checkpoint(folder(tmp_path, **change))
+
+
+@pytest.mark.parametrize("at", [0, 60, CHUNK_BYTES + 500, -1])
+def test_a_changed_byte_is_noticed_wherever_it_is(tmp_path, at):
+    save_checkpoint(folder(tmp_path), private_state())
+    path = tmp_path / CHECKPOINT_FILE
+    content = bytearray(path.read_bytes())
+    assert len(content) > 3 * CHUNK_BYTES
+    content[at] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointDamaged):
+        load_checkpoint(folder(tmp_path))
+
+
+def test_a_link_is_not_followed(tmp_path):
+    save_checkpoint(folder(tmp_path / "real"), private_state())
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / CHECKPOINT_FILE).symlink_to(tmp_path / "real" / CHECKPOINT_FILE)
+    assert load_checkpoint(folder(tmp_path / "work")) == {}

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -79,11 +80,8 @@ def work_until(
 
 
 def die_at(workshop: Any, job: Any, moment: int) -> None:
-    def died() -> None:
-        raise SystemExit
-
     with pytest.raises(SystemExit):
-        work_until(workshop, job, {moment: died})
+        work_until(workshop, job, {moment: Mock(side_effect=SystemExit)})
 
 
 def canceller(workshop: Any, job_id: str, stop: threading.Event) -> Callable[[], None]:
@@ -195,11 +193,7 @@ def test_a_training_that_died_before_its_first_checkpoint_ends_as_it_would_have(
 
 def test_a_training_that_breaks_publishes_what_it_had_paid_for(workshop):
     job_id = workshop.train(**VOTES)
-
-    def broken() -> None:
-        raise MemoryError
-
-    work_until(workshop, job_id, {16: broken})
+    work_until(workshop, job_id, {16: Mock(side_effect=MemoryError)})
     assert (workshop.job(job_id).state, workshop.job(job_id).ended_early) == (JobState.QUEUED, EarlyEnd.OUT_OF_MEMORY)
     workshop.work(job_id)
     assert_published(workshop, job_id, reason="out_of_memory")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -105,11 +106,8 @@ def test_followers_are_gone_with_their_runner_and_with_a_cancelled_job(workshop,
 
 
 def test_a_lost_rank_is_no_verdict_about_the_training(workshop):
-    def loses(*args: Any, **kwargs: Any) -> Any:
-        raise RankLost
-
     job_id = workshop.train()
-    assert workshop.work(job_id, {"datalens": loses}) == ExitStatus.LOST
+    assert workshop.work(job_id, {"datalens": Mock(side_effect=RankLost)}) == ExitStatus.LOST
     assert (workshop.job(job_id).state, workshop.hold(job_id).state) == (JobState.RUNNING, HoldState.ARMED)
 
 

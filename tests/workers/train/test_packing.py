@@ -123,9 +123,8 @@ def test_the_order_of_a_drawing_in_proportions_never_changes():
 
 
 def test_equal_proportions_are_turns(generator):
-    even, turns = (
-        draw_arrays(generator, SampleRequest(300, 5, NAMES, proportions=each)) for each in ((7.0, 7.0, 7.0), None)
-    )
+    requests = (SampleRequest(300, 5, NAMES, proportions=each) for each in ((7.0, 7.0, 7.0), None))
+    even, turns = (draw_arrays(generator, request) for request in requests)
     assert all(np.array_equal(*arrays) for arrays in zip(even, turns, strict=True))
 
 
@@ -213,9 +212,8 @@ def test_drawing_that_is_given_up_ends_at_the_next_layer(generator, monkeypatch,
     sample, layer, waited_for = generator.sample, torch.nn.Identity(), threading.Event()
     generator.add_module("layer", layer)
     request = SampleRequest(count=12 * IMAGES_PER_BATCH, seed=0, names=NAMES)
-    first_two = [
-        of.initial_seed() for _, of in itertools.islice(batches(request.count, request.seed, request.labels_drawn), 2)
-    ]
+    drawn_first = itertools.islice(batches(request.count, request.seed, request.labels_drawn), 2)
+    first_two = [of.initial_seed() for _, of in drawn_first]
 
     def endless_later(labels, stream):
         while stream.initial_seed() not in first_two:

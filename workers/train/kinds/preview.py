@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from models import private_classifier, public_images, released, stand_ins, watching
+from models import classifiers, private_classifier, public_images, released, stand_ins
 from privacy.plans.plan import Plan, PlanBudget, PublicFacts
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger
@@ -23,7 +23,7 @@ from service.db.dataset_tables import Dataset
 from service.db.session import transaction
 from service.errors import LedgerCorruption
 from service.jobs.kinds import preview
-from workers.evaluation.grid import draw_grid
+from workers.evaluation.report import draw_grid
 from workers.evaluation.utility import Utility, accuracy_by_class, as_seen, train_and_test
 from workers.recipes.interface import Piece, Progress, Run, Trainer, TrainingData, save_trained
 from workers.recipes.registry import work_of
@@ -150,7 +150,7 @@ def forecast(
 
     real, grid = None, None
     if isinstance(trained, private_classifier.PrivateClassifier):
-        with watching.between_layers(trained.modules(), partial(look, MEASURED, 0, 1)):
+        with classifiers.between_layers(trained.modules(), partial(look, MEASURED, 0, 1)):
             predicted = trained.predict(stand_in.test_images)
         found = Utility.of(stand_in.test_labels, predicted, len(classes))
     else:
