@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from obscura.preparing.arrays import Arrays
 from obscura.preparing.choices import Choices, fits
 from obscura.preparing.errors import PackingError, Unreadable, some
 from obscura.preparing.images import Target, prepare_image
 from obscura.preparing.labels import require_named, require_stated
 from obscura.preparing.layouts import find_source
+from obscura.preparing.layouts.arrays import Arrays
 from obscura.preparing.package import Member, Package, can_be_folder, npy_header, npy_member, zip_stream
 from obscura.preparing.questions import ask_about_classes, ask_about_people
 from obscura.preparing.sources import Source, Tally
