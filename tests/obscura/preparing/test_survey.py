@@ -9,7 +9,7 @@ from PIL import Image
 
 from benchmarks.intake.ways import images_of
 from obscura.preparing import Arrays, BrokenImages, Choices, PackingError, prepare
-from obscura.preparing.preparation import _Members
+from obscura.preparing.preparation import _convert
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.survey import survey
 from tests.obscura.preparing.conftest import assert_refused
@@ -135,8 +135,7 @@ def test_images_are_read_one_at_a_time_while_they_are_sent(colours):
     source, choices = Source("", walk), Choices()
     found = survey(source, choices, Tally(), lambda _: None)
     assert (read, found.records) == (200, 200)
-    members = iter(_Members(source, found, choices, {}))
-    next(members)
+    next(_convert(source, found, choices, {}, {}))
     assert read == 201
 
 
