@@ -1,4 +1,8 @@
-"""The `obscura` command with the client's commands. Server packages add the commands that run a service."""
+"""The `obscura` command line: commands that call a service through the client, and show the result.
+
+Start at `app.py`, which lists every command. This package never imports the server: an installed server adds its own
+commands through `server_side.py`.
+"""
 
 
 def main() -> None:

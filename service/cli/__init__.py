@@ -1,4 +1,8 @@
-"""Commands that the server packages add to `obscura`. `obscura.cli.server_side` loads them by entry point."""
+"""Commands of the `obscura` command line that run or repair a service on its own machine.
+
+Start at `add_commands`, which `obscura.cli.server_side` loads by entry point. Other commands go through the HTTP API,
+and nothing in the service imports this package.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Detect the format of a folder or file: a layout of this package, a table of labels or class folders.
+"""Detect the format of a folder or file: a layout of this package, a table of labels, or class folders.
 
-A layout is a module whose `find(path, choices, subjects)` returns None for a path in another format.
+Start at `find_source`, which asks every layout: a module whose `find` or `find_tree` returns None for other formats.
+Layouts read images one at a time, and never write or send anything.
 """
 
 from __future__ import annotations
