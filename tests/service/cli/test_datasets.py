@@ -54,20 +54,6 @@ def test_pushing_to_a_subject_account_declares_and_sends_subjects(shell, make_im
     assert made["facts"].items() >= {"protects": "all records of one subject", "units_declared": 50}.items()
 
 
-def test_a_motley_folder_is_brought_to_what_is_stated_or_fixed(shell, people):
-    """Of two sizes and partly transparent."""
-    root = people.rename(people.with_name("motley"))
-    for name in ("zoe", "bert", "carl"):
-        for path in root.glob(f"*/{name}/*.png"):
-            path.rename(path.parent.parent / f"{name}-{path.name}")
-    Image.new("RGBA", (20, 30), (9, 9, 9, 0)).save(root / "dog" / "clear.png")
-    pushed = shell("datasets", "push", str(root), "--public", "--json").json
-    assert (pushed["state"], pushed["width"], pushed["height"], pushed["channels"]) == ("ready", 32, 32, 3)
-    pushed = shell("datasets", "push", str(root), "--public", "--size", "16", "--json")
-    assert (pushed.json["state"], pushed.json["width"], pushed.json["height"]) == ("ready", 16, 16)
-    assert "8 images: 1 cropped to 16 x 16, 7 scaled to 16 x 16, 1 laid on white" in pushed.err
-
-
 def test_at_a_terminal_push_asks_before_it_declares(shell, client, make_images, tmp_path):
     path = str(make_images(tmp_path / "asked.npz", 30))
     command = ("datasets", "push", path, "--public", "--name", "asked")
