@@ -13,6 +13,7 @@ from PIL import Image
 
 from tests.obscura.small import LONG
 from tests.pictures import idx_file, write_files, write_folders
+from tests.service.cli.conftest import write_arrays
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "verify_receipt.py"
 SMALL = ("-r", "moments", "-o", "components=4", "-o", "evaluation_samples=200")
@@ -80,18 +81,8 @@ def test_no_budget_is_exit_code_3_with_the_numbers(shell, dataset):
     assert "ask for 2" in ran.err
 
 
-def test_a_key_without_the_scope_or_that_was_revoked_is_exit_code_4(shell):
-    """Other keys and none: test_mistakes.py."""
-    key = shell("keys", "create", "reader", "-s", "read", "--json").json
-    shell("accounts", "list", OBSCURA_TOKEN=key["token"])
-    denied = shell("keys", "list", OBSCURA_TOKEN=key["token"], code=4)
-    assert "admin" in denied.err
-    shell("keys", "revoke", key["id"])
-    shell("accounts", "list", OBSCURA_TOKEN=key["token"], code=4)
-
-
 @pytest.mark.slow
-def test_from_training_to_download(shell, account, dataset, make_images, tmp_path):
+def test_from_training_to_download(shell, account, dataset, tmp_path):
     trained = shell("train", dataset, "-e", "1", *SMALL, "--wait", "--json")
     job = trained.json
     assert job["state"] == "succeeded"
@@ -133,7 +124,7 @@ def test_from_training_to_download(shell, account, dataset, make_images, tmp_pat
     assert {"generator.safetensors", "load_generator.py"} < set(weights["files"])
     assert set(weights["files"]) == {path.name for path in (tmp_path / "weights").iterdir()}
     # It is measured afterwards, on public images, as often as anybody likes.
-    public = shell("datasets", "push", str(make_images(tmp_path / "public.npz", 40)), "--public", "--json").json["id"]
+    public = shell("datasets", "push", str(write_arrays(tmp_path / "public.npz", 40)), "--public", "--json").json["id"]
     on = ("evaluate", job["release_id"], "--on", public, "--samples", "100", "--wait", "--json")
     measured = shell(*on).json
     assert (measured["state"], set(measured["accuracy"])) == ("succeeded", {"logistic_regression", "mlp", "cnn"})
