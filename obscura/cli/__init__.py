@@ -4,9 +4,19 @@ Start at `app.py`, which lists every command. This package never imports the ser
 commands through `server_side.py`.
 """
 
+import sys
+
+import typer
+
 
 def main() -> None:
-    """Run the command line."""
-    from obscura.cli import app  # here, not above: the server's commands import from this package
+    """Run the command line. If an optional package is missing, name the part to install."""
+    from obscura.cli.app import app  # here, not above: the server's commands import from this package
+    from obscura.cli.console import reporting
+    from obscura.extras import extras
 
-    app.main()
+    try:
+        with reporting(as_json="--json" in sys.argv), extras():
+            app()
+    except typer.Exit as leaving:
+        sys.exit(leaving.exit_code)
