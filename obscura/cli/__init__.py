@@ -1,8 +1,22 @@
-"""The `obscura` command with the client's commands. Server packages add the commands that run a service."""
+"""The `obscura` command line: commands that call a service through the client, and show the result.
+
+Start at `app.py`, which lists every command. This package never imports the server: an installed server adds its own
+commands through `server_side.py`.
+"""
+
+import sys
+
+import typer
 
 
 def main() -> None:
-    """Run the command line."""
-    from obscura.cli import app  # here, not above: the server's commands import from this package
+    """Run the command line. If an optional package is missing, name the part to install."""
+    from obscura.cli.app import app  # here, not above: the server's commands import from this package
+    from obscura.cli.console import reporting
+    from obscura.extras import extras
 
-    app.main()
+    try:
+        with reporting(as_json="--json" in sys.argv), extras():
+            app()
+    except typer.Exit as leaving:
+        sys.exit(leaving.exit_code)

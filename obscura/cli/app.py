@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -10,8 +9,7 @@ from typing import Annotated
 import typer
 
 from obscura.cli import accounts, admins, connection, datasets, jobs, quickstart, releases, server_side
-from obscura.cli.console import reporting
-from obscura.extras import LIBRARY, extras
+from obscura.extras import LIBRARY
 
 app = typer.Typer(
     name="obscura",
@@ -80,12 +78,3 @@ def choose_target(
             f"--{ignored[0]}."
         )
     context.obj = connection.Target(url, token, data_dir, profile, names_folder=sources["data_dir"] != "DEFAULT")
-
-
-def main() -> None:
-    """Run the command line. If an optional package is missing, name the part to install."""
-    try:
-        with reporting(as_json="--json" in sys.argv), extras():
-            app()
-    except typer.Exit as leaving:
-        sys.exit(leaving.exit_code)

@@ -46,7 +46,7 @@ def with_push_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for name, option in Choices.model_fields.items():
         allowed = [*option.metadata, option.annotation, *get_args(option.annotation)]
         word = next(each for each in (bool, Path, str, int) if each in allowed)  # typer parses this signature
-        flag = typer.Option(_flag(name), help=option.description)
+        flag = typer.Option(f"--{name.replace('_', '-')}", help=option.description)
         annotation: Any = Annotated[word if word is bool else word | None, flag]
         default = False if word is bool else None
         parameters.append(
@@ -57,12 +57,8 @@ def with_push_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def in_flags(options: Mapping[str, Any]) -> str:
     """Format options as flags, each preceded by a space."""
-    present = [(_flag(name), value) for name, value in options.items() if value not in (None, False)]
+    present = [(f"--{name.replace('_', '-')}", value) for name, value in options.items() if value not in (None, False)]
     return "".join(f" {flag}" if value is True else f" {flag} {shlex.quote(str(value))}" for flag, value in present)
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 @command(datasets, "push", "dataset")

@@ -45,7 +45,7 @@ class Onboarding:
     package: Package
     flags: str  # push options, as flags of `obscura datasets push`
     program: str = "obscura"  # prefix of every command
-    beside: str = ""  # a command to run in a second terminal before a repeated command
+    later: str = "obscura"  # prefix of a command to run once this one has ended
     options: Mapping[str, Any] = field(default_factory=dict)
     recipe: str = RECIPE
 
@@ -57,10 +57,6 @@ class Onboarding:
     def say(self, what: str, command: str) -> None:
         """Announce a step and the command that runs that step alone."""
         self.output.notice(f"\n{what}:\n  $ {self.program} {command}")
-
-    def again(self, command: str) -> str:
-        """Return the command line that repeats a command later."""
-        return f"{self.beside}{self.program} {command}"
 
     @contextmanager
     def step(self, to_go_on: str) -> Iterator[None]:
@@ -142,18 +138,18 @@ class Onboarding:
         """Start the training, which spends the budget, and wait for the release."""
         command = f"train {quoted(dataset.name)} --recipe {self.recipe} --epsilon {epsilon:g}{self.stated} --wait"
         self.say("Training, which spends the budget", command)
-        with self.step(self.again(command)):
+        with self.step(f"{self.later} {command}"):
             job = self.client.start_training(
                 dataset.id, recipe=self.recipe, epsilon=epsilon, options=dict(self.options)
             )
-        with self.step(self.again(f"jobs watch {job.id}")):
+        with self.step(f"{self.later} jobs watch {job.id}"):
             return follow(self.output, job).release()
 
     def draw(self, release: Release, count: int, out: Path) -> Sample:
         """Generate images into a new folder, with a grid of some of them, and report the remaining budget."""
         command = f"download {release.id} --count {count} --unpack --out {quoted(out)}"
         self.say("Generating synthetic images, which costs nothing", command)
-        with self.step(self.again(command)):
+        with self.step(f"{self.later} {command}"):
             sample = release.sample(count)
             sample.to_imagefolder(out)
             grid = release.save_grid(out / "grid.png")
@@ -161,7 +157,7 @@ class Onboarding:
         self.output.notice("")
         self.output.text(f"Wrote {count:,} images to {out}. Overview: {grid}")
         self.output.text(f"Left for further trainings on these images: epsilon {show_epsilon(left, up=False)}.")
-        more = self.again(f"download {release.id} --count 10000 --out more.zip")
+        more = f"{self.later} download {release.id} --count 10000 --out more.zip"
         self.output.notice(f"To generate more images, for free: {more}")
         return sample
 
@@ -223,9 +219,9 @@ def quickstart(
         package.require_within(at_most, subjects_at_most)
         elsewhere = target.url is not None or target.profile is not None
         client = stack.enter_context(_service(target, output, elsewhere=elsewhere))
-        beside = "" if elsewhere else "obscura up, and in a second terminal: "
+        later = "obscura" if elsewhere else "obscura up, and in a second terminal: obscura"
         options = {} if class_fractions is None else {"class_fractions": class_fractions}
-        walk = Onboarding(client, output, folder, package, in_flags(push_options), beside=beside, options=options)
+        walk = Onboarding(client, output, folder, package, in_flags(push_options), later=later, options=options)
         account = walk.account(epsilon, usual_delta(at_most))
 
         def agree() -> None:

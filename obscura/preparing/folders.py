@@ -10,7 +10,7 @@ from unicodedata import normalize
 from obscura.image_types import image_suffixes, names_of
 from obscura.preparing.choices import Choices
 from obscura.preparing.errors import ChoiceNeeded, PackingError, some
-from obscura.preparing.questions import ask_about_masks, ask_about_owners
+from obscura.preparing.questions import ask_about_owners
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.subjects import OPEN_BY_SUBJECT
 from obscura.preparing.trees import OTHER, Tree, all_files, all_images, below, folders, images_in, suffix_of
@@ -112,8 +112,14 @@ def require_no_masks(tree: Tree, at: str, suffixes: frozenset[str] | None = None
     files = [name for name in kept if name.lower().endswith(wanted)]
     stems = dict.fromkeys(name[: -len(max(filter(name.lower().endswith, wanted), key=len))] for name in files)
     inner = folders(tree, at)
-    ask_about_masks(at or tree.name, stems)
-    ask_about_masks(at or tree.name, [*inner, *(["images"] if stems else [])])
+    masks = masks_among(stems) or masks_among([*inner, *(["images"] if stems else [])])
+    if masks:
+        raise ChoiceNeeded(
+            f"{at or tree.name} holds images and their masks, and each mask would become an image of the class: "
+            f"{some(masks)}. Move the masks out of the class folders, or name the images in a table with the columns "
+            "file and label.",
+            ["--labels labels.csv"],
+        )
     for name in inner:
         require_no_masks(tree, below(at, name), suffixes)
 

@@ -186,7 +186,11 @@ def look(content: Content) -> Look:
             grey = palette is not None and all(red == green == blue for red, green, blue, _ in used)
         numbers, transparent = _numbers(image), _is_transparent(image)
         if numbers is None:  # upright RGB or RGBA, so copies match across file types
-            depth = _colour_depth(image, content)
+            depth = None
+            if _is_deep_colour(image, content):
+                bands = [image.getchannel(band).getextrema() for band in image.getbands() if band != "A"]
+                ends = [float(end) * 257 for band in bands for end in band if isinstance(end, int | float)]
+                depth = Depth(COLOUR_LIMITS, min(ends), max(ends), integers=False, colour=True)
             flat = image.convert("RGBA" if transparent else "RGB")
             compared: np.ndarray[Any, Any] = np.asarray(flat.transpose(_TURNS[turn]) if turn in _TURNS else flat)
         else:
@@ -246,14 +250,6 @@ def _orientation(image: Image.Image) -> int:
         return int(image.getexif().get(_ORIENTATION_TAG, 1))
     except Exception:  # ignore damaged metadata; the pixels are complete
         return 1
-
-
-def _colour_depth(image: Image.Image, data: bytes) -> Depth | None:
-    if not _is_deep_colour(image, data):
-        return None
-    bands = [image.getchannel(band).getextrema() for band in image.getbands() if band != "A"]
-    ends = [float(end) * 257 for band in bands for end in band if isinstance(end, int | float)]
-    return Depth(COLOUR_LIMITS, min(ends), max(ends), integers=False, colour=True)
 
 
 def _numbers(image: Image.Image) -> Numbers | None:

@@ -7,7 +7,6 @@ image whose path has the same ending.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from os.path import splitext
 from posixpath import commonpath
+from unicodedata import normalize
 
 from obscura.image_types import image_suffixes
 from obscura.preparing.choices import Choices
@@ -36,12 +36,12 @@ class Finder:
     def __init__(self, paths: list[str]) -> None:
         self.paths = paths
         self._suffixes = image_suffixes()
-        self._paths = {_plain(path): path for path in paths}
+        self._paths = {normalize("NFC", path): path for path in paths}
         self._by_name: dict[str, list[str]] = defaultdict(list)
         self._by_stem: dict[str, list[str]] = defaultdict(list)
         self._by_form: dict[str, str] = {}
         for path in paths:
-            name = _plain(path.rpartition("/")[2]).casefold()
+            name = normalize("NFC", path.rpartition("/")[2]).casefold()
             self._by_name[name].append(path)
             self._by_stem[splitext(name)[0]].append(path)
 
@@ -56,7 +56,7 @@ class Finder:
         """Return the path of the image that an unmatched cell probably names, and why it did not match."""
         folder, _, name = cell.replace("\\", "/").rpartition("/")
         stem, suffix = splitext(name) if re.fullmatch(r".*\.[A-Za-z]\w{1,4}", name) else (name, "")
-        alike = self._by_stem.get(_plain(stem).casefold(), [])
+        alike = self._by_stem.get(normalize("NFC", stem).casefold(), [])
         if alike and suffix and splitext(alike[0])[1].casefold() != suffix.casefold():
             return alike[0], f"The endings differ: correct {suffix} in the table."
         if alike:
@@ -72,7 +72,7 @@ class Finder:
 
     def find(self, cell: str) -> str | None:
         """Return the only path that ends with the cell's path, or with which the cell's path ends."""
-        wanted = _plain(cell.replace("\\", "/").removeprefix("./"))
+        wanted = normalize("NFC", cell.replace("\\", "/").removeprefix("./"))
         if ".." in wanted.split("/"):
             raise PackingError(f"The table names a file outside of the folder: {cell}.")
         if wanted in self._paths:
@@ -83,7 +83,7 @@ class Finder:
         found = []
         for path in candidates:
             one = (wanted if whole else wanted + splitext(path)[1]).casefold().split("/")
-            two = _plain(path).casefold().split("/")
+            two = normalize("NFC", path).casefold().split("/")
             shared = min(len(one), len(two))
             if one[-shared:] == two[-shared:]:
                 found.append(path)
@@ -93,10 +93,6 @@ class Finder:
                 f"folder of them alone, name it: --split {min(found).partition('/')[0]}."
             )
         return found[0] if found else None
-
-
-def _plain(path: str) -> str:
-    return unicodedata.normalize("NFC", path)
 
 
 def labelled_by_table(

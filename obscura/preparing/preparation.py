@@ -10,25 +10,27 @@ from __future__ import annotations
 import io
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from obscura.preparing.arrays import Arrays
 from obscura.preparing.choices import Choices, fits
 from obscura.preparing.errors import PackingError, Unreadable, some
 from obscura.preparing.images import Target, prepare_image
 from obscura.preparing.labels import require_named, require_stated
 from obscura.preparing.layouts import find_source
+from obscura.preparing.layouts.arrays import Arrays
 from obscura.preparing.package import Member, Package, can_be_folder, npy_header, npy_member, zip_stream
 from obscura.preparing.questions import ask_about_classes, ask_about_people
 from obscura.preparing.sources import Source, Tally
 from obscura.preparing.subjects import key_check, keyed_numbers, number_subjects, refuse_owned, subject_key
 from obscura.preparing.survey import OnImage, Survey, counted, notes, summarise, survey
 from obscura.wire.class_folders import in_order
+
+_Image = tuple[str, int | None, str, bytes]  # class, number of the subject, suffix and content of a converted image
 
 
 def prepare(
@@ -81,9 +83,14 @@ def prepare(
         summary = f"{source.title}: {counted(unchanged.private_records, 'image')}, as they are."
         return replace(unchanged, classes=classes, summary=summary, private_counts=dict(counts), private_notes=remarks)
 
-    members = _Members(source, found, chosen, names)
     in_folders = all(map(can_be_folder, classes))
-    secret = chosen.subjects_key if subjects else None
+    secret = chosen.subjects_key
+    numbers = number_subjects(found.subjects) if secret is None else keyed_numbers(found.subjects, secret)
+
+    def content() -> Iterator[bytes]:
+        images = _convert(source, found, chosen, names, numbers)
+        return zip_stream(_as_folders(images) if in_folders else _as_arrays(images, found, classes))
+
     return Package(
         "zip" if in_folders else "npz",
         classes,
@@ -92,11 +99,11 @@ def prepare(
         found.channels,
         found.records,
         len(found.subjects) if subjects else None,
-        lambda: zip_stream(members if in_folders else members.as_arrays(classes)),
+        content,
         summarise(found, tally, source.title),
         dict(counts),
         remarks,
-        None if secret is None else key_check(secret, join=chosen.join_subjects),
+        key_check(secret, join=chosen.join_subjects) if secret is not None and subjects else None,
     )
 
 
@@ -119,51 +126,48 @@ def _classes(source: Source, found: Survey, choices: Choices) -> tuple[tuple[str
     return choices.classes or in_order(found.labels), {}
 
 
-class _Members:
-    def __init__(self, source: Source, found: Survey, choices: Choices, names: dict[str, str]) -> None:
-        self._source, self._found, self._names = source, found, names
-        self._target = Target(found.width, found.height, found.channels, choices.scale)
-        secret = choices.subjects_key
-        self._numbers = number_subjects(found.subjects) if secret is None else keyed_numbers(found.subjects, secret)
-        self._join = choices.join_subjects
-
-    def __iter__(self) -> Iterator[Member]:
-        for sent, (name, owner, suffix, data) in enumerate(self._converted()):
-            folder = name if owner is None else f"{name}/{owner}"
-            yield Member(f"{folder}/{sent:07d}{suffix}", len(data), (data,))
-
-    def as_arrays(self, classes: tuple[str, ...]) -> Iterator[Member]:
-        labels, owners = list[int](), list[int]()
-        shape = (self._found.height, self._found.width, *([3] if self._found.channels == 3 else []))
-
-        def images() -> Iterator[bytes]:
-            yield npy_header((self._found.records, *shape), np.dtype(np.uint8))
-            for name, owner, _, data in self._converted():
-                labels.append(classes.index(name))
-                owners.extend([] if owner is None else [owner])
-                with Image.open(io.BytesIO(data)) as image:
-                    yield np.asarray(image.convert("L" if len(shape) == 2 else "RGB")).tobytes()
-
-        yield Member("images.npy", self._found.records * math.prod(shape), images())
-        for name, numbers in (("labels", labels), ("subjects", owners)):
-            if numbers:
-                yield npy_member(name, np.array(numbers, np.int64))
-
-    def _converted(self) -> Iterator[tuple[str, int | None, str, bytes]]:
-        sent = 0
-        for record in self._source.walk(Tally()):
-            if record.shown in self._found.broken:
-                continue
-            try:
-                suffix, data = prepare_image(record.read(), self._target)
-            except Unreadable as error:
-                raise PackingError(f"The images changed while they were sent: {record.shown}: {error}.") from None
-            number = None if record.subject is None else self._numbers.get(subject_key(record.subject, join=self._join))
-            if record.subject is not None and number is None:
+def _convert(
+    source: Source, found: Survey, choices: Choices, names: Mapping[str, str], numbers: Mapping[int | str, int]
+) -> Iterator[_Image]:
+    target = Target(found.width, found.height, found.channels, choices.scale)
+    sent = 0
+    for record in source.walk(Tally()):
+        if record.shown in found.broken:
+            continue
+        try:
+            suffix, data = prepare_image(record.read(), target)
+        except Unreadable as error:
+            raise PackingError(f"The images changed while they were sent: {record.shown}: {error}.") from None
+        number = None
+        if record.subject is not None:
+            number = numbers.get(subject_key(record.subject, join=choices.join_subjects))
+            if number is None:
                 raise PackingError("The images changed while they were sent: there is a new subject.")
-            yield self._names.get(record.label, record.label), number, suffix, data
-            sent += 1
-        if sent != self._found.records:
-            raise PackingError(
-                f"The images changed while they were sent: there were {self._found.records:,}, and now {sent:,}."
-            )
+        yield names.get(record.label, record.label), number, suffix, data
+        sent += 1
+    if sent != found.records:
+        raise PackingError(f"The images changed while they were sent: there were {found.records:,}, and now {sent:,}.")
+
+
+def _as_folders(images: Iterable[_Image]) -> Iterator[Member]:
+    for sent, (name, owner, suffix, data) in enumerate(images):
+        folder = name if owner is None else f"{name}/{owner}"
+        yield Member(f"{folder}/{sent:07d}{suffix}", len(data), (data,))
+
+
+def _as_arrays(images: Iterable[_Image], found: Survey, classes: tuple[str, ...]) -> Iterator[Member]:
+    labels, owners = list[int](), list[int]()
+    shape = (found.height, found.width, *([3] if found.channels == 3 else []))
+
+    def pixels() -> Iterator[bytes]:
+        yield npy_header((found.records, *shape), np.dtype(np.uint8))
+        for name, owner, _, data in images:
+            labels.append(classes.index(name))
+            owners.extend([] if owner is None else [owner])
+            with Image.open(io.BytesIO(data)) as image:
+                yield np.asarray(image.convert("L" if len(shape) == 2 else "RGB")).tobytes()
+
+    yield Member("images.npy", found.records * math.prod(shape), pixels())
+    for name, numbers in (("labels", labels), ("subjects", owners)):
+        if numbers:
+            yield npy_member(name, np.array(numbers, np.int64))

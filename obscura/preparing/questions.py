@@ -89,17 +89,6 @@ def ask_about_classes(counts: Mapping[str, int], *, folders: bool, combinations:
         )
 
 
-def ask_about_masks(folder: str, names: Iterable[str]) -> None:
-    """Raise if file names without suffixes, or folder names, look like masks of others in the same folder."""
-    masks = masks_among(names)
-    if masks:
-        raise ChoiceNeeded(
-            f"{folder} holds images and their masks, and each mask would become an image of the class: {some(masks)}. "
-            "Move the masks out of the class folders, or name the images in a table with the columns file and label.",
-            ["--labels labels.csv"],
-        )
-
-
 def ask_about_owners(owners: Mapping[str, Collection[str]]) -> None:
     """Raise if the top-level folders seem to be people, because the folders inside look like parts or sides."""
     every = set().union(*owners.values())

@@ -136,9 +136,9 @@ def run_demo(
         output.notice(f"\nRunning a service on {folder} while this command runs:\n  $ {program} up")
         output.notice(f"The dashboard is at {service.url}/, with its sign-in key in {folder / 'admin.key'}.")
         done("setup")
-        beside = f"{program} up, and in a second terminal: "
+        later = f"{program} up, and in a second terminal: {program}"
         walk = Onboarding(
-            client, output, found.folder, found.private, found.flags, program, beside, options=found.options
+            client, output, found.folder, found.private, found.flags, program, later, options=found.options
         )
         account = walk.account(LIMIT, found.delta)
         dataset = walk.declare(account, found.private_at_most)

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 ledger = typer.Typer(
     no_args_is_help=True, help="Verify the spent budget. Runs on the machine of the service, with its settings."
 )
-
-
+Receipts = Annotated[
+    list[Path] | None,
+    typer.Option("--receipt", exists=True, dir_okay=False, help="A user's receipt to compare with; repeatable."),
+]
 # The proofs of missing spending, by field of a `Loss`.
 PROOFS = {"journals": "journals", "witnesses": "signed entries", "releases": "releases", "datasets": "uploads"}
 
@@ -33,12 +35,7 @@ PROOFS = {"journals": "journals", "witnesses": "signed entries", "releases": "re
 @ledger.command("verify")
 def verify(
     context: typer.Context,
-    receipt: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--receipt", exists=True, dir_okay=False, help="A receipt to compare with, such as a user's; repeatable."
-        ),
-    ] = None,
+    receipt: Receipts = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Leave out the files of the releases, and SQLite's check of its own file.")
     ] = False,
@@ -92,10 +89,7 @@ def accept(
     context: typer.Context,
     account: Annotated[str, typer.Argument(help="The account's id, as `obscura ledger verify` lists it.")],
     reason: Annotated[str, typer.Option("--reason", help="Kept in the log.")] = "restored from a backup",
-    receipt: Annotated[
-        list[Path] | None,
-        typer.Option("--receipt", exists=True, dir_okay=False, help="A user's receipt; repeatable."),
-    ] = None,
+    receipt: Receipts = None,
     epsilon: Annotated[
         float | None, typer.Option("--epsilon", min=0.0, help="Record at least this much, if more was spent.")
     ] = None,

@@ -1,6 +1,7 @@
-"""Detect the format of a folder or file: a layout of this package, a table of labels or class folders.
+"""Detect the format of a folder or file: a layout of this package, a table of labels, or class folders.
 
-A layout is a module whose `find(path, choices, subjects)` returns None for a path in another format.
+Start at `find_source`, which asks every layout: a module whose `find` or `find_tree` returns None for other formats.
+Layouts read images one at a time, and never write or send anything.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from obscura.preparing.choices import Choices
 from obscura.preparing.errors import PackingError
 from obscura.preparing.folders import class_folders
 from obscura.preparing.labelled import ask_for_table, find_table, labelled_by_table
-from obscura.preparing.layouts import dicom, idx, nifti, npz, parquet, webdataset
+from obscura.preparing.layouts import arrays, dicom, idx, nifti, parquet, webdataset
 from obscura.preparing.sources import Source
 from obscura.preparing.tables import usual_columns
 from obscura.preparing.trees import FolderTree, open_archive
@@ -31,7 +32,7 @@ def find_source(path: Path, choices: Choices, *, subjects: bool | None) -> Sourc
     if path.name.casefold() == "dicomdir" and path.is_file():
         path = path.parent
     if choices.labels is None:
-        finds = (idx.find, npz.find, parquet.find, webdataset.find)
+        finds = (idx.find, arrays.find, parquet.find, webdataset.find)
         attempts = (find(path, choices, bool(subjects)) for find in finds)
         source = next(filter(None, attempts), None)
         if source is not None:

@@ -1,5 +1,6 @@
-"""Folders of images as people have them, and the images that are sent."""
+"""Folders of images as people have them, DICOM files with tags that must not leave the machine, and refusals."""
 
+import io
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -9,10 +10,27 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from benchmarks.intake.builders.volumes import radiograph
 from obscura.preparing import Arrays, ChoiceNeeded, Choices, PackingError, prepare
 from tests.pictures import png, png_chunk, saved, write_files
 
 Array = np.ndarray
+CANARIES = {
+    "PatientName": "CANARYNAME^ANNA",
+    "PatientBirthDate": "19010203",
+    "InstitutionName": "CANARY HOSPITAL",
+    "ReferringPhysicianName": "CANARYDOCTOR",
+    "AccessionNumber": "CANARY7714",
+    "StudyDescription": "CANARYSTUDY",
+}
+
+
+def dicom_file(values: np.ndarray, **tags: Any) -> bytes:
+    """A file of (h, w) numbers, (frames, h, w), or (h, w, 3) with PhotometricInterpretation="RGB"."""
+    file = radiograph(values, **{"BitsStored": 8 * values.dtype.itemsize, **CANARIES, **tags})
+    target = io.BytesIO()
+    file.save_as(target, enforce_file_format=True)
+    return target.getvalue()
 
 
 def deep_png(values: Array) -> bytes:

@@ -13,8 +13,7 @@ from obscura.preparing import ChoiceNeeded, PackingError, prepare
 from obscura.preparing.choices import Choices
 from obscura.preparing.depth import FORMAT_SCALE, Scale, read_scale
 from obscura.preparing.images import Target, look, prepare_image
-from tests.obscura.preparing.conftest import assert_refused, deep_png, flags_asked
-from tests.obscura.preparing.dicom_files import dicom_file
+from tests.obscura.preparing.conftest import assert_refused, deep_png, dicom_file, flags_asked
 from tests.pictures import saved, write_files
 
 SIDE = 16

@@ -24,8 +24,7 @@ from obscura.preparing.depth import FORMAT_SCALE, Numbers, Scale, eight_bits
 from obscura.preparing.dicom import frames_of, has_pixels, open_dicom, read_frame, require_reader, tag_text
 from obscura.preparing.errors import PackingError, Unreadable
 from obscura.preparing.images import Target, look, prepare_image
-from tests.obscura.preparing.conftest import assert_refused
-from tests.obscura.preparing.dicom_files import CANARIES, dicom_file
+from tests.obscura.preparing.conftest import CANARIES, assert_refused, dicom_file
 from tests.pictures import write_files
 
 SHIPPED = sorted(

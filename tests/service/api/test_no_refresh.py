@@ -206,7 +206,7 @@ def test_no_command_returns_what_was_spent(served, watched, tmp_path):
 
     folders = (Path(package.__file__).parent for package in (obscura.cli, service.cli))
     for module in sorted(module for folder in folders for module in folder.glob("*.py")):
-        if module.stem not in ("ledger", "server", "serving"):  # restores: tests/service/backups
+        if module.stem not in ("ledger", "serving"):  # restores: tests/service/backups
             text = module.read_text()
             # It uses the database, but neither the ledger nor jobs, and only in the command that was run here.
             if module.stem == "machine":

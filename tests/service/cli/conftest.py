@@ -1,7 +1,7 @@
 """Fixtures of the tests of the command line.
 
 `shell` runs commands against a service in a process of its own, which all tests share; `client` is its first admin, and
-`target` its address and key as options. `account` and `dataset` are new ones of that service, and `make_images` writes
+`target` its address and key as options. `account` and `dataset` are new ones of that service, and `write_arrays` writes
 arrays to upload. `Shell(folder)` runs commands on any data folder; `book` has a ledger and one release, and no service.
 """
 
@@ -122,16 +122,10 @@ def client(target: tuple[str, ...]) -> Iterator[Client]:
         yield client
 
 
-@pytest.fixture(scope="session")
-def make_images() -> Callable[[Path, int], Path]:
-    """Write an .npz of 8 x 8 images of two simple classes: new ones each time, because images that two accounts have in
-    common join them."""
-
-    def make(path: Path, count: int) -> Path:
-        np.savez(path, images=two_classes(count)[0], labels=np.arange(count) % 2)
-        return path
-
-    return make
+def write_arrays(path: Path, count: int) -> Path:
+    """Write an .npz of images of two simple classes: new ones each time, because images in two accounts join them."""
+    np.savez(path, images=two_classes(count)[0], labels=np.arange(count) % 2)
+    return path
 
 
 @pytest.fixture

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.obscura.small import LONG
-from tests.pictures import idx_file, write_folders
+from tests.pictures import idx_file, write_files, write_folders
+from tests.service.cli.conftest import write_arrays
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "verify_receipt.py"
 SMALL = ("-r", "moments", "-o", "components=4", "-o", "evaluation_samples=200")
@@ -44,27 +46,19 @@ def test_a_second_project_is_explained_before_it_is_created(shell):
     assert [project["name"] for project in shell("projects", "list", "--json").json] == ["default"]
 
 
-def test_pushing_tells_what_becomes_public(shell, account, make_images, tmp_path):
-    path = make_images(tmp_path / "private.npz", 197)
-    pushed = shell(
-        "datasets", "push", str(path), "--account", account, "--at-most", "250", "--classes", "cat,dog", "--json"
-    )
-    assert pushed.json["state"] == "ready"
-    assert pushed.json["classes"] == ["cat", "dog"]
-    assert pushed.json["records_declared"] == 250
-    assert "public" in pushed.err
-    assert '"cat", "dog"' in pushed.err
-    json.loads(pushed.out)
-
-
-def test_what_is_packed_is_what_the_service_takes(shell, account, tmp_path):
+def test_pushing_tells_what_becomes_public(shell, account, tmp_path):
     folder = write_folders(tmp_path / "pictures", {"cat": 3, "dog": 3}, (8, 12, 3))
-    pushed = shell("datasets", "push", str(folder), "--account", account, "--at-most", "100", "--json").json
-    assert (pushed["state"], pushed["format"], pushed["channels"]) == ("ready", "zip", 3)
-    idx = tmp_path / "idx"
-    idx.mkdir()
-    (idx / "train-images-idx3-ubyte").write_bytes(idx_file(np.zeros((4, 8, 12), np.uint8), 0x803))
-    (idx / "train-labels-idx1-ubyte").write_bytes(idx_file(np.array([0, 1, 0, 1], np.uint8), 0x801))
+    Image.new("RGBA", (20, 30), (9, 9, 9, 0)).save(folder / "dog" / "clear.png")
+    stated = ("--account", account, "--at-most", "250", "--classes", "cat,dog", "--json")
+    pushed = shell("datasets", "push", str(folder), *stated)
+    json.loads(pushed.out)
+    facts = {"state": "ready", "format": "zip", "classes": ["cat", "dog"], "records_declared": 250}
+    assert pushed.json.items() >= {**facts, "width": 32, "height": 32, "channels": 3}.items()
+    assert 'making public: classes "cat", "dog"; images 32 x 32 x 3' in pushed.err
+    assert "7 images: 7 cropped to 32 x 32, 1 laid on white" in pushed.err
+    files = {"images-idx3-ubyte": idx_file(np.zeros((4, 8, 12), np.uint8), 0x803)}
+    files["labels-idx1-ubyte"] = idx_file(np.array([0, 1, 0, 1], np.uint8), 0x801)
+    idx = write_files(tmp_path / "idx", {f"train-{name}": content for name, content in files.items()})
     pushed = shell("datasets", "push", str(idx), "--public", "--json").json
     assert (pushed["state"], pushed["format"], pushed["visibility"]) == ("ready", "idx", "public")
 
@@ -87,18 +81,8 @@ def test_no_budget_is_exit_code_3_with_the_numbers(shell, dataset):
     assert "ask for 2" in ran.err
 
 
-def test_a_key_without_the_scope_or_that_was_revoked_is_exit_code_4(shell):
-    """Other keys and none: test_mistakes.py."""
-    key = shell("keys", "create", "reader", "-s", "read", "--json").json
-    shell("accounts", "list", OBSCURA_TOKEN=key["token"])
-    denied = shell("keys", "list", OBSCURA_TOKEN=key["token"], code=4)
-    assert "admin" in denied.err
-    shell("keys", "revoke", key["id"])
-    shell("accounts", "list", OBSCURA_TOKEN=key["token"], code=4)
-
-
 @pytest.mark.slow
-def test_from_training_to_download(shell, account, dataset, make_images, tmp_path):
+def test_from_training_to_download(shell, account, dataset, tmp_path):
     trained = shell("train", dataset, "-e", "1", *SMALL, "--wait", "--json")
     job = trained.json
     assert job["state"] == "succeeded"
@@ -140,7 +124,7 @@ def test_from_training_to_download(shell, account, dataset, make_images, tmp_pat
     assert {"generator.safetensors", "load_generator.py"} < set(weights["files"])
     assert set(weights["files"]) == {path.name for path in (tmp_path / "weights").iterdir()}
     # It is measured afterwards, on public images, as often as anybody likes.
-    public = shell("datasets", "push", str(make_images(tmp_path / "public.npz", 40)), "--public", "--json").json["id"]
+    public = shell("datasets", "push", str(write_arrays(tmp_path / "public.npz", 40)), "--public", "--json").json["id"]
     on = ("evaluate", job["release_id"], "--on", public, "--samples", "100", "--wait", "--json")
     measured = shell(*on).json
     assert (measured["state"], set(measured["accuracy"])) == ("succeeded", {"logistic_regression", "mlp", "cnn"})

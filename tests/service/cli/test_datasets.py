@@ -12,7 +12,7 @@ from obscura.cli.datasets import in_flags
 from obscura.preparing import Choices
 from tests.commands import command_of
 from tests.pictures import write_folders
-from tests.service.cli.conftest import Terminal
+from tests.service.cli.conftest import Terminal, write_arrays
 
 PAGES = [Path(__file__).parents[3] / "docs" / "how-to" / f"{name}-images.md" for name in ("upload", "medical")]
 OPTIONS = {
@@ -33,14 +33,14 @@ def people(tmp_path: Path) -> Path:
     return write_folders(tmp_path / "people", {"cat/zoe": 2, "cat/bert": 1, "dog/zoe": 3, "dog/carl": 1})
 
 
-def test_pushing_to_a_subject_account_declares_and_sends_subjects(shell, make_images, people, tmp_path):
+def test_pushing_to_a_subject_account_declares_and_sends_subjects(shell, people, tmp_path):
     opened = ("--epsilon", "8", "--delta", "1e-5", "--json")
     account = str(shell("accounts", "create", "families", "--unit", "subject", *opened).json["id"])
     stated = ("--account", account, "--at-most", "9", "--subjects-at-most", "5")
     pushed = shell("datasets", "push", str(people), *stated, "--json")
     assert (pushed.json["state"], pushed.json["records_declared"], pushed.json["subjects_declared"]) == ("ready", 9, 5)
     assert "at most 9 records of at most 5 subjects" in pushed.err
-    path = make_images(tmp_path / "arrays.npz", 120)
+    path = write_arrays(tmp_path / "arrays.npz", 120)
     stated = ("--account", account, "--at-most", "120", "--subjects-at-most", "50")
     refused = shell("datasets", "push", str(path), *stated, code=2)
     assert "third array 'subjects'" in refused.err
@@ -54,22 +54,8 @@ def test_pushing_to_a_subject_account_declares_and_sends_subjects(shell, make_im
     assert made["facts"].items() >= {"protects": "all records of one subject", "units_declared": 50}.items()
 
 
-def test_a_motley_folder_is_brought_to_what_is_stated_or_fixed(shell, people):
-    """Of two sizes and partly transparent."""
-    root = people.rename(people.with_name("motley"))
-    for name in ("zoe", "bert", "carl"):
-        for path in root.glob(f"*/{name}/*.png"):
-            path.rename(path.parent.parent / f"{name}-{path.name}")
-    Image.new("RGBA", (20, 30), (9, 9, 9, 0)).save(root / "dog" / "clear.png")
-    pushed = shell("datasets", "push", str(root), "--public", "--json").json
-    assert (pushed["state"], pushed["width"], pushed["height"], pushed["channels"]) == ("ready", 32, 32, 3)
-    pushed = shell("datasets", "push", str(root), "--public", "--size", "16", "--json")
-    assert (pushed.json["state"], pushed.json["width"], pushed.json["height"]) == ("ready", 16, 16)
-    assert "8 images: 1 cropped to 16 x 16, 7 scaled to 16 x 16, 1 laid on white" in pushed.err
-
-
-def test_at_a_terminal_push_asks_before_it_declares(shell, client, make_images, tmp_path):
-    path = str(make_images(tmp_path / "asked.npz", 30))
+def test_at_a_terminal_push_asks_before_it_declares(shell, client, tmp_path):
+    path = str(write_arrays(tmp_path / "asked.npz", 30))
     command = ("datasets", "push", path, "--public", "--name", "asked")
     declined = shell(*command, input=Terminal("n\n"), code=1).err
     assert 'Stays here: images by class: "0" 15, "1" 15.' in declined

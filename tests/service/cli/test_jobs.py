@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from obscura.cli.admins import read_end
-from obscura.cli.console import UNBOUNDED, CliError, Exit, Output, confirm
+from obscura.cli.console import UNBOUNDED, CliError, Output
 from obscura.cli.jobs import lossy_cancel_question, show_plan
 from obscura.client import Job
 from obscura.wire.job_schemas import BudgetFacts, PlanRecord, RecipeList, StageFacts
@@ -80,13 +80,6 @@ def test_a_cancellation_that_loses_paid_work_asks_with_the_cost(changes, discard
     assert said is None or ("permanently spent epsilon 0.413 of 1.0" in str(question) and said in str(question))
 
 
-def test_nobody_at_the_terminal_means_no(monkeypatch):
-    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
-    with pytest.raises(CliError, match="--yes") as refused:
-        confirm("Really?")
-    assert refused.value.code is Exit.USAGE
-
-
 def test_a_recipe_that_only_the_service_knows_is_listed_and_shown(tmp_path):
     toy = installed_recipes()[0].model_copy(update={"name": "toy", "title": "Count the records"})
     listed = Answer(content=RecipeList(items=[toy]).model_dump_json().encode())
@@ -152,6 +145,8 @@ def test_revoking_a_key_says_what_it_has_made_and_takes_that_along(shell):
     assert timedelta(days=89) < ends_in <= timedelta(days=90)
     reader = shell("keys", "create", "reader", "-s", "read", "--json", OBSCURA_TOKEN=made["token"]).json
     assert reader["expires_at"] == made["expires_at"], "it ends with the key that made it"
+    shell("accounts", "list", OBSCURA_TOKEN=reader["token"])
+    assert "admin" in shell("keys", "list", OBSCURA_TOKEN=reader["token"], code=4).err
     shown = shell("keys", "list").out
     assert all(each in shown for each in ("first admin", reader["id"], "last_used", "expires"))
     revoked = shell("keys", "revoke", made["id"], "--json")

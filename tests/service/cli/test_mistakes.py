@@ -17,9 +17,9 @@ from obscura.cli.console import Output
 from obscura.client import Arrays, Client
 from service.db.base import new_id
 from tests.commands import command_of
+from tests.pictures import write_files
 from tests.service.cli.conftest import Shell
 
-SIZES = ((8, 8), (9, 12))
 ID = "x" * 20
 
 
@@ -41,13 +41,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder to be in, with pictures in it, and no profile."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)
-    for name in ("cat", "dog"):
-        (tmp_path / "pets" / name).mkdir(parents=True)
-        for number, size in enumerate(SIZES):
-            Image.new("RGB", size, (number, 0, 9)).save(tmp_path / "pets" / name / f"{number}.png")
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "file").touch()
-    return tmp_path
+    images = [Image.new("RGB", size, (number, 0, 9)) for number, size in enumerate([(8, 8), (9, 12)])]
+    pets = {f"pets/{name}/{n}.png": image for name in ("cat", "dog") for n, image in enumerate(images)}
+    return write_files(tmp_path, {**pets, "full/file": ""})
 
 
 TRAIN = "train {people} -r datalens -e"

@@ -58,6 +58,10 @@ def test_a_pair_that_is_cut_short(tmp_path):
     labels = tmp_path / "train-labels-idx1-ubyte"
     labels.write_bytes(labels.read_bytes()[:-1])
     assert_refused(tmp_path, "as many labels")
+    path.write_bytes(path.read_bytes()[:5])
+    assert_refused(tmp_path, "damaged")
+    labels.unlink()
+    assert_refused(tmp_path, "complete")
 
 
 @pytest.mark.parametrize("header", [(0x803, 2**32 - 1, 28, 28), (0x803, 11, 2**31, 2**31), (0x803, 12, 28, 28)])

@@ -1,7 +1,7 @@
-"""Read an .npz of images and labels in the format of the service, of MedMNIST and Keras, or of Obscura's samples.
+"""NumPy arrays of images and labels: in memory, or in an .npz as the service, MedMNIST, Keras and Obscura write it.
 
-The arrays are `images` and `labels`, and optionally `subjects` and `classes` (names in label order). Names may start
-with the part (`train_images`) or end with it (`x_train`). Images are read one at a time.
+The arrays of an .npz are `images` and `labels`, and optionally `subjects` and `classes` (names in label order). Names
+may start with the part (`train_images`) or end with it (`x_train`). Images are read one at a time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import io
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -22,11 +23,12 @@ from obscura.preparing.choices import Choices
 from obscura.preparing.columns import NOT_ONE, read_columns
 from obscura.preparing.depth import Numbers
 from obscura.preparing.errors import PackingError
-from obscura.preparing.labels import UNLABELLED, label_text, read_labels
-from obscura.preparing.package import Package, file_stream
+from obscura.preparing.labels import UNLABELLED, label_text, read_labels, require_stated
+from obscura.preparing.package import Package, file_stream, npy_member, zip_stream
 from obscura.preparing.sources import PIXELS_MAX, Content, Pixels, Record, Source, Tally, choose_part
-from obscura.preparing.subjects import number_subjects
+from obscura.preparing.subjects import canonical_id, number_subjects
 from obscura.preparing.tables import Table, usual_columns
+from obscura.wire.class_folders import in_order
 from obscura.wire.subjects import SubjectId
 
 _IMAGES, _LABELS = ("images", "image", "x", "data", "imgs"), ("labels", "label", "y", "targets", "target")
@@ -34,6 +36,71 @@ _CLASSES = ("classes", "class_names", "label_names")
 _DEEP = ("u2", "i2", "u4", "i4", "f2", "f4", "f8")  # types of grey numbers that need a scale
 _CHANNELS = ((), (1,), (3,), (4,))
 _Header = tuple[tuple[int, ...], bool, np.dtype[Any]]  # shape, True if in Fortran order, type
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """Images in memory with the class and, if the account protects subjects, the subject of each.
+
+    Attributes:
+        images: uint8, (n, h, w), (n, h, w, 1) or (n, h, w, 3).
+        labels: (n,) integers from 0, or names.
+        subjects: (n,) integers or text; None if the account protects records.
+    """
+
+    images: np.ndarray[Any, np.dtype[np.uint8]]
+    labels: np.ndarray[Any, Any] | Sequence[int | str]
+    subjects: Sequence[SubjectId] | None = None
+
+    def source(self, choices: Choices, *, subjects: bool | None) -> Source:
+        """Validate types and shapes and return the source."""
+        images, owners = self.images, self.subjects
+        if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (1,), (3,)):
+            raise PackingError(
+                f"Images are uint8 of shape (n, h, w) or (n, h, w, 3), not {images.dtype} of shape {images.shape}: "
+                "scale them to 0 to 255 and convert them with .astype('uint8')."
+            )
+        labels, numbered = read_labels(self.labels, len(images), "Images in memory", choices)
+        if subjects and owners is None:
+            raise PackingError(
+                "The account protects all records of a subject together: give subjects=, one for each image."
+            )
+        if owners is not None and len(owners) != len(images):
+            raise PackingError(f"There are {len(images):,} images and {len(owners):,} subjects.")
+        used = {label for label in labels if label is not None}
+        require_stated(() if numbered else used, choices.classes)
+        classes = numbered or choices.classes or in_order(used)
+        height, width, channels = (*images.shape[1:], 1)[:3]
+
+        def walk(tally: Tally) -> Iterator[Record]:
+            tally.left_out[UNLABELLED] += labels.count(None)
+            flat = images[:, :, :, 0] if images.shape[3:] == (1,) else images
+            for number, label in enumerate(labels):
+                if label is not None:
+                    pixels: Pixels = np.ascontiguousarray(flat[number])
+                    owner = None if owners is None else owners[number]
+                    yield Record(label, owner, f"number {number}", lambda pixels=pixels: pixels)  # type: ignore[misc]
+
+        def package() -> Package:
+            label_numbers = {name: number for number, name in enumerate(classes)}
+            arrays: dict[str, np.ndarray[Any, Any]] = {"images": images}
+            arrays["labels"] = np.array([label_numbers[str(label)] for label in labels], np.int64)
+            ids = None if owners is None else number_subjects(owners)  # only random numbers are sent
+            if owners is not None and ids is not None:
+                arrays["subjects"] = np.array([ids[canonical_id(owner)] for owner in owners], np.int64)
+            members = [npy_member(name, array) for name, array in arrays.items()]
+            count = None if ids is None else len(ids)
+            return Package("npz", classes, height, width, channels, len(images), count, lambda: zip_stream(members))
+
+        is_text = choices.classes is None and numbered is None  # names that were not stated need the owner's answer
+        return Source(
+            "Arrays",
+            walk,
+            None if is_text else classes,
+            None if None in labels else package,
+            (height, width, channels),
+            owned=None if owners is None else "The argument subjects=",
+        )
 
 
 def find(path: Path, choices: Choices, subjects: bool) -> Source | None:
