@@ -25,6 +25,7 @@ from obscura.wire.schemas import (
     Text,
     plain,
 )
+from obscura.wire.texts import TRIALS_MAX, TRIALS_MIN
 
 OPTIONS = "Options of the recipe, as `GET /v1/recipes` describes them; absent ones take the recipe's own value."
 Options = Annotated[dict[str, Any], AfterValidator(plain), Field(description=OPTIONS)]
@@ -214,8 +215,6 @@ class EventRecord(ProgressRecord):
 
 
 # --- sweeps ---------------------------------------------------------------------------------------------------------
-
-TRIALS_MIN, TRIALS_MAX = 2, 64  # of a sweep
 
 
 class TrialRequest(ApiRequest):

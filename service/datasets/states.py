@@ -12,8 +12,8 @@ from typing import Any, cast
 from sqlalchemy import ColumnElement, ColumnExpressionArgument, CursorResult, and_, exists, or_, select, true, update
 from sqlalchemy.orm import Session
 
-from obscura.wire.names import same_names
 from obscura.wire.schemas import DatasetRequest
+from obscura.wire.texts import same_names
 from obscura.wire.words import DatasetState, Unit, Visibility
 from service import ledger
 from service.datasets import fingerprints, reading
