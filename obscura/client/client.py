@@ -36,7 +36,7 @@ from obscura.wire.admin_schemas import DecisionRecord
 from obscura.wire.budgets import Unit
 from obscura.wire.job_schemas import PlanRecord, RecipeList, RecipeRecord
 from obscura.wire.schemas import EntryRecord, HealthRecord, Visibility, WithdrawalRecord
-from obscura.wire.subjects import SubjectId
+from obscura.wire.uploads import SubjectId
 
 __all__ = ["AsyncClient", "Client"]
 

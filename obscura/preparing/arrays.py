@@ -14,8 +14,7 @@ from obscura.preparing.labels import UNLABELLED, read_labels, require_stated
 from obscura.preparing.package import Package, npy_member, zip_stream
 from obscura.preparing.sources import Pixels, Record, Source, Tally
 from obscura.preparing.subjects import canonical_id, number_subjects
-from obscura.wire.class_folders import in_order
-from obscura.wire.subjects import SubjectId
+from obscura.wire.uploads import SubjectId, in_order
 
 
 @dataclass(frozen=True)

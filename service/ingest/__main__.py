@@ -10,7 +10,7 @@ import sys
 import warnings
 from io import BufferedReader
 
-from obscura.wire.faults import Fault, Refused
+from obscura.wire.uploads import Fault, Refused
 from service.ingest.array_files import QUARANTINE
 from service.ingest.formats import Ingest, format_named
 from service.ingest.request import MEBIBYTE, IngestLimits, IngestRequest

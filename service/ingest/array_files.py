@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from obscura.wire.faults import Fault, Refused
-from obscura.wire.subjects import SubjectId
+from obscura.wire.uploads import Fault, Refused, SubjectId
 from service.ingest.request import IngestRequest
 from service.ingest.subjects import subject_numbers
 from service.sealing import SealedWriter

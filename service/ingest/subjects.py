@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from obscura.wire.faults import Fault, Refused
-from obscura.wire.subjects import SubjectId, canonical
+from obscura.wire.uploads import Fault, Refused, SubjectId, canonical
 
 _NUMBER_BYTES = 8
 _LABEL = b"obscura subject 1\0"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from obscura.wire.faults import Fault, Refused
+from obscura.wire.uploads import Fault, Refused
 from service.ingest.zip_directory import DEFLATED, ZipEntry
 
 _CHUNK_BYTES = 2**20

@@ -27,7 +27,7 @@ from obscura.preparing.package import Package, file_stream
 from obscura.preparing.sources import PIXELS_MAX, Content, Pixels, Record, Source, Tally, choose_part
 from obscura.preparing.subjects import number_subjects
 from obscura.preparing.tables import Table, usual_columns
-from obscura.wire.subjects import SubjectId
+from obscura.wire.uploads import SubjectId
 
 _IMAGES, _LABELS = ("images", "image", "x", "data", "imgs"), ("labels", "label", "y", "targets", "target")
 _CLASSES = ("classes", "class_names", "label_names")

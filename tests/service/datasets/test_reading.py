@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from obscura.wire.faults import Fault
+from obscura.wire.uploads import Fault
 from service.api.problems import STATUSES
 from service.datasets import reading
 from service.datasets.reading import UploadFailed, UploadRefused, UploadsStopped, UploadTooLarge, sweep

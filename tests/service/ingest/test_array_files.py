@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from obscura.wire.faults import Fault
+from obscura.wire.uploads import Fault
 from tests.pictures import archive, idx_file
 from tests.service.ingest.conftest import (
     IMAGES,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from obscura.wire import formats as wire
-from obscura.wire.faults import Fault
+from obscura.wire.uploads import Fault
 from service.datasets.reading import UploadRefused
 from service.datasets.vault import Vault, make_fingerprint_key
 from service.errors import InvalidInput

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from obscura.wire.faults import Fault, Refused
-from obscura.wire.subjects import SubjectId, canonical
+from obscura.wire.uploads import Fault, Refused, SubjectId, canonical
 from privacy.mechanisms.partition import shard_of, subject_units
 from service.ingest.array_files import SUBJECTS_NAME, store
 from service.ingest.subjects import random_numbers, subject_numbers
