@@ -3,6 +3,7 @@
 import io
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -41,17 +42,14 @@ def shows(write: Callable[[Output], object], monkeypatch: pytest.MonkeyPatch, *,
     return written if "\x1b[2J" in written else re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", written)
 
 
-def event(stage: str) -> EventRecord:
-    facts = ProgressFacts(stage=stage, step=1, steps=2, eta_seconds=90)
-    return EventRecord(
-        job_id="job_a", state="running", cancel_requested=False, progress=facts, failure=None, release_id=None,
-        sample_id=None,
-    )  # fmt: skip
+def running(**facts: Any) -> EventRecord:
+    unknown = dict.fromkeys(EventRecord.model_fields)
+    return EventRecord.model_construct(**unknown | {"state": "running", "progress": ProgressFacts(**facts)})
 
 
 def progress(output: Output, text: str) -> None:
     with job_progress(output.err, text) as on_event:
-        on_event(event(text))
+        on_event(running(stage=text, step=1, steps=2, eta_seconds=90))
 
 
 WRITES: dict[str, Callable[[Output, str], object]] = {
@@ -96,11 +94,6 @@ def test_an_error_of_a_server_is_one_line(monkeypatch):
 def test_readable_text_stays_as_it_is():
     for text in ("Größe 3 × 4, ε 1.2", "患者", "مرضى", "a b", "🙂", "naïve"):
         assert visible(text) == text
-
-
-def running(**facts: float) -> EventRecord:
-    unknown = dict.fromkeys(EventRecord.model_fields)
-    return EventRecord.model_construct(**unknown | {"state": "running", "progress": ProgressFacts(**facts)})
 
 
 @pytest.mark.parametrize(
