@@ -71,12 +71,6 @@ def is_name(text: str) -> bool:
         return False
 
 
-def same_names(names: Sequence[str]) -> list[str]:
-    """Return the names that equal an earlier name in Unicode form C."""
-    forms = [unicodedata.normalize("NFC", name) for name in names]
-    return [name for place, name in enumerate(names) if forms[place] in forms[:place]]
-
-
 # --- ratios of classes ------------------------------------------------------------------------------------------------
 
 SHARE_MIN, SHARE_MAX = 1e-9, 1e12  # only the ratios matter

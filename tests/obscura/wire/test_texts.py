@@ -14,7 +14,6 @@ from obscura.wire.texts import (
     clean_text,
     is_name,
     read_class_fractions,
-    same_names,
     trials_of,
 )
 from service import ledger
@@ -149,11 +148,6 @@ def test_forms_and_commands_refuse_what_requests_refuse(bad):
     for act in (short_reason, lambda text: require_name(text, "A name")):
         with pytest.raises(InvalidInput, match="direction of the text"):
             act(f"a{bad}b")
-
-
-def test_names_are_the_same_however_their_accents_are_stored():
-    assert same_names(["café", "boot", "cafe\u0301"]) == ["cafe\u0301"]
-    assert same_names(["cafe", "café"]) == []
 
 
 def test_no_function_names_anything_so(factory, now):
