@@ -17,9 +17,10 @@ from models.classifiers import CLASSIFIER_KINDS, ClassifierKind
 from models.private_classifier import load_classifier
 from models.released import ReleasedGenerator, load_released
 from models.watching import between_layers
+from obscura.wire.release_schemas import SimilarityFacts
 from privacy.aggregation.topagg import side_by_side
 from privacy.plans.plan import Plan, PublicFacts
-from workers.evaluation.similarity import IMAGES_MAX, NamedExtractor, Similarity, measure_similarity
+from workers.evaluation.similarity import IMAGES_MAX, NamedExtractor, measure_similarity
 from workers.evaluation.utility import TRAINING, Utility, as_seen, seen_size, train_and_test
 from workers.recipes.interface import Piece, Progress
 from workers.train.drawing import SampleRequest, draw, drawing_work
@@ -84,7 +85,7 @@ class Measured:
     warm_start_only: dict[str, float] | None
     confusion: tuple[tuple[int, ...], ...]
     real: float | None = None
-    similarity: Similarity | None = None
+    similarity: SimilarityFacts | None = None
     seen: tuple[int, int] | None = None
 
 
