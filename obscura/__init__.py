@@ -9,7 +9,7 @@ with obscura.local("data/") as service:  # or obscura.connect("https://obscura.e
 `connect_async` and `local_async` offer the same methods for asyncio, as `async with` blocks.
 
 The names of `obscura.client` load on first use, because a service imports only `obscura.wire`, without network or image
-libraries.
+libraries. This package never imports the server.
 """
 
 from __future__ import annotations

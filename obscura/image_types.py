@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from obscura.wire.faults import Fault, Refused
+from obscura.wire.uploads import Fault, Refused
 
 if TYPE_CHECKING:
     from PIL import Image

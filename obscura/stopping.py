@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import ParamSpec, TypeVar
@@ -15,15 +16,14 @@ R = TypeVar("R")
 _abandoned: ContextVar[threading.Event | None] = ContextVar("abandoned", default=None)
 
 
-class Abandoned(Exception):
-    """The awaiting task was cancelled. Raised in the worker thread only."""
-
-
 def go_on() -> None:
-    """Raise Abandoned if this thread's work, started by `in_thread`, was cancelled. Call between chunks."""
+    """Raise CancelledError (of `concurrent.futures`) if the work that `in_thread` started was cancelled.
+
+    Called between chunks.
+    """
     event = _abandoned.get()
     if event is not None and event.is_set():
-        raise Abandoned
+        raise CancelledError
 
 
 async def in_thread(act: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

@@ -14,7 +14,7 @@ from playwright.sync_api import Page, sync_playwright
 
 import obscura
 from benchmarks.small_data import fashion
-from obscura.preparing.arrays import Arrays
+from obscura.preparing.layouts.arrays import Arrays
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "images"
 WINDOW = {"width": 1280, "height": 880}

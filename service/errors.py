@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from obscura.wire.budgets import DELTA_USUAL_MOST
-from obscura.wire.names import NAME_CHARACTERS_MAX, REASON_CHARACTERS_MAX, clean_text
+from obscura.wire.texts import NAME_CHARACTERS_MAX, REASON_CHARACTERS_MAX, clean_text
 from obscura.wire.wording import show_bytes, show_epsilon
 
 if TYPE_CHECKING:

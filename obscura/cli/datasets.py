@@ -19,7 +19,7 @@ from obscura.preparing import Choices
 from obscura.preparing.errors import some
 from obscura.preparing.subjects import require_plain_ids
 from obscura.preparing.tables import read_ids
-from obscura.wire.subjects import SubjectId
+from obscura.wire.uploads import SubjectId
 
 datasets = typer.Typer(no_args_is_help=True, help="Declared, uploaded sets of labelled images.")
 subjects = typer.Typer(no_args_is_help=True, help="People whose images are recognised in several datasets.")

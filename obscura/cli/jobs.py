@@ -13,8 +13,8 @@ from obscura.cli.connection import DatasetId, Key, Shown, Wait, Yes, add_command
 from obscura.cli.console import CliError, Exit, Output, confirm
 from obscura.client import Client, Job, Sweep
 from obscura.client.progress import job_progress, show_cost
-from obscura.wire.grids import GridRefused, json_or_text, trials_of
 from obscura.wire.job_schemas import PlanRecord
+from obscura.wire.texts import GridRefused, json_or_text, trials_of
 from obscura.wire.wording import EARLY_ENDS, show_epsilon, show_percent
 
 jobs = typer.Typer(no_args_is_help=True, help="Trainings, samplings and evaluations.")

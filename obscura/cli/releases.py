@@ -16,8 +16,8 @@ from obscura.cli.console import CliError, Exit, Output
 from obscura.cli.jobs import follow
 from obscura.client import AuthError, Client, NotFoundError, Release, Sample
 from obscura.client.contents import combine, require_room
-from obscura.wire.class_fractions import AS_STATED, read_class_fractions
 from obscura.wire.formats import PACKINGS, SampleFormat
+from obscura.wire.texts import AS_STATED, read_class_fractions
 
 releases = typer.Typer(no_args_is_help=True, help="Published generators; sampling them is free.")
 COLUMNS = (

@@ -1,5 +1,8 @@
 """Python SDK: the same operations as the HTTP interface and the command line.
 
+It exports `Client`, `AsyncClient`, and their resources and errors. It never imports the server, and it sends images
+only in the uploads that you request.
+
 with Client("http://127.0.0.1:8420", token) as client:
     dataset = client.datasets.push("images/", account_id=account_id, at_most=2000, size=64, say=print)
     job = client.start_training(dataset.id, recipe="moments", epsilon=1.0).wait()

@@ -48,11 +48,11 @@ def verb(method: Sync[P, R]) -> Async[P, R]: ...
 @overload
 def verb(method: Sync[P, R], turn: Callable[[R], A]) -> Async[P, A]: ...
 def verb(method: Sync[P, Any], turn: Callable[[Any], Any] | None = None) -> Async[P, Any]:
-    """Return an async method that runs a synchronous one in a thread, on `self.sync`. turn: converts the result."""
+    """Return an async method that runs a synchronous one in a thread, on `self._sync`. turn: converts the result."""
 
     @wraps(method)
     async def run(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
-        answer = await in_thread(method, self.sync, *args, **kwargs)
+        answer = await in_thread(method, self._sync, *args, **kwargs)
         return answer if turn is None else turn(answer)
 
     return run
@@ -69,7 +69,7 @@ def listed(
 
     @wraps(method)
     async def run(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[Any]:
-        items, end = method(self.sync, *args, **kwargs), object()
+        items, end = method(self._sync, *args, **kwargs), object()
         while (item := await in_thread(next, items, end)) is not end:
             yield item if turn is None else turn(item)
 
@@ -88,14 +88,6 @@ class AsyncLive(BaseModel):
         record._sync = sync
         return record
 
-    @property
-    def sync(self) -> Any:
-        return self._sync
-
-    @property
-    def path(self) -> str:
-        return str(self._sync.path)
-
     async def refresh(self) -> Self:
         return self.of(await in_thread(self._sync.refresh))
 
@@ -111,13 +103,11 @@ class AsyncDataset(AsyncLive, schemas.DatasetRecord):
     delete = verb(Dataset.delete, lambda dataset: AsyncDataset.of(dataset))
 
 
-class _AsyncCancellable(AsyncLive):
-    async def cancel(self, *, discard: bool = False) -> Self:
-        return self.of(await in_thread(self._sync.cancel, discard=discard))
-
-
-class AsyncJob(_AsyncCancellable, job_schemas.JobRecord):
+class AsyncJob(AsyncLive, job_schemas.JobRecord):
     """A requested training, sampling or evaluation."""
+
+    cancel = verb(Job.cancel, lambda job: AsyncJob.of(job))
+    release = verb(Job.release, lambda release: AsyncRelease.of(release))
 
     async def events(self) -> AsyncIterator[job_schemas.EventRecord]:
         """Yield changes; the last one is the final state."""
@@ -145,8 +135,6 @@ class AsyncJob(_AsyncCancellable, job_schemas.JobRecord):
             raise WaitTimeout(f"Job {self.id} is still {state}.") from None
         return self.of(await in_thread(self._sync.ended))
 
-    release = verb(Job.release, lambda release: AsyncRelease.of(release))
-
 
 class AsyncMadeByJob(AsyncLive):
     """A record that a job completes, such as a sample."""
@@ -173,10 +161,10 @@ def drawn(method: Sync[P, R], *formats: SampleFormat, check: Callable[P, None] |
     async def run(self: AsyncSample, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if check is not None:
             await in_thread(check, *args, **kwargs)
-        sample = AsyncSample.of(await in_thread(self.sync.packed, *formats))
+        sample = AsyncSample.of(await in_thread(self._sync.packed, *formats))
         if not sample.sha256:
             sample = await sample.wait()
-        return await in_thread(method, sample.sync, *args, **kwargs)
+        return await in_thread(method, sample._sync, *args, **kwargs)
 
     return run
 
@@ -211,24 +199,24 @@ class AsyncRelease(AsyncLive, release_schemas.ReleaseRecord):
     unshare = verb(Release.unshare)
 
 
-class AsyncSweep(_AsyncCancellable, job_schemas.SweepRecord):
+class AsyncSweep(AsyncLive, job_schemas.SweepRecord):
     """A hyperparameter search whose whole cost is reserved at once."""
 
+    cancel = verb(Sweep.cancel, lambda sweep: AsyncSweep.of(sweep))
     best = verb(Sweep.best, AsyncRelease.of)
 
     async def wait(
         self, on_change: Callable[[AsyncSweep], None] | None = None, *, poll_seconds: float = 2.0
     ) -> AsyncSweep:
         """Wait until every trial has ended; see `Sweep.wait`."""
-        seen: dict[str, Any] | None = None
+        seen: AsyncSweep | None = None
         while True:
             sweep = await self.refresh()
-            facts = sweep.model_dump()
-            if on_change is not None and facts != seen:
+            if on_change is not None and sweep != seen:
                 on_change(sweep)
             if sweep.finished:
                 return sweep
-            seen = facts
+            seen = sweep
             await asyncio.sleep(poll_seconds)
 
 

@@ -36,7 +36,7 @@ from obscura.wire.admin_schemas import DecisionRecord
 from obscura.wire.budgets import Unit
 from obscura.wire.job_schemas import PlanRecord, RecipeList, RecipeRecord
 from obscura.wire.schemas import EntryRecord, HealthRecord, Visibility, WithdrawalRecord
-from obscura.wire.subjects import SubjectId
+from obscura.wire.uploads import SubjectId
 
 __all__ = ["AsyncClient", "Client"]
 
@@ -379,15 +379,15 @@ class AsyncClient(AsyncAdministration):
     Callbacks such as `say` and `on_bytes` run in the worker thread; `on_event` and `on_change` run in the event loop.
     """
 
-    sync: Client
+    _sync: Client
     datasets: AsyncDatasets
 
     def __init__(self, connect: Callable[[], Client]) -> None:
         self._connect = connect
 
     async def __aenter__(self) -> Self:
-        self.sync = await in_thread(self._connect)
-        self.datasets = AsyncDatasets(self.sync.datasets)
+        self._sync = await in_thread(self._connect)
+        self.datasets = AsyncDatasets(self._sync.datasets)
         return self
 
     async def __aexit__(self, *_error: object) -> None:
@@ -450,7 +450,7 @@ class AsyncClient(AsyncAdministration):
         """
         console = TerminalConsole(stderr=True, quiet=not show)
         order: dict[str, Any] = {"epsilon": epsilon, "recipe": recipe, "options": options}
-        push = partial(push_for, self.sync, console, images, labels, account=account, **order, preparing=preparing)
+        push = partial(push_for, self._sync, console, images, labels, account=account, **order, preparing=preparing)
         job = await self.start_training((await in_thread(push)).id, **order)
         with job_progress(console, "training") as on_event:
             return await (await job.wait(on_event)).release()

@@ -180,7 +180,7 @@ class AsyncDatasets:
     """`Datasets` for asyncio."""
 
     def __init__(self, sync: Datasets) -> None:
-        self.sync = sync
+        self._sync = sync
 
     __call__ = listed(Datasets.__call__, AsyncDataset.of)
     push = verb(Datasets.push, AsyncDataset.of)

@@ -103,10 +103,6 @@ class LocalService:
         if self.process.stdin is not None:
             self.process.stdin.close()
 
-    def wait(self) -> None:
-        if self.process is not None:
-            self.process.wait()
-
     def _spawn(self) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("OBSCURA_")}
         command = [sys.executable, "-P", "-m", "obscura.cli", "--data-dir", str(self.data_dir)]

@@ -69,7 +69,7 @@ class Dataset(Live, schemas.DatasetRecord):
         `subjects_key_check` is the result of `obscura.preparing.subjects.key_check`; None for plain ids.
         """
         params = {"format": format} | ({} if subjects_key_check is None else {"subjects_key_check": subjects_key_check})
-        return self._transport.parse(type(self), self._transport.upload(f"{self.path}/content", body, params))
+        return self._transport.parse(type(self), self._transport.upload(f"{self._path}/content", body, params))
 
     def delete(self, *, cancel_jobs: bool = False) -> Self:
         """Destroy the images forever. Spent budget stays spent; releases and the account's log stay.
@@ -77,7 +77,7 @@ class Dataset(Live, schemas.DatasetRecord):
         If jobs need the dataset, `cancel_jobs` cancels them; otherwise ApiError is raised. Charges of cancelled jobs
         stay spent, and these jobs publish nothing. Until their processes have stopped, the dataset is `deleting`.
         """
-        answer = self._transport.request("DELETE", self.path, params={"cancel_jobs": cancel_jobs}, repeatable=True)
+        answer = self._transport.request("DELETE", self._path, params={"cancel_jobs": cancel_jobs}, repeatable=True)
         return self._transport.parse(type(self), answer)
 
 
@@ -88,7 +88,7 @@ class _Cancellable(Live):
         Charges stay spent, and the rest of the reservation returns. A training that has charged budget publishes its
         partial result, unless `discard` is set. `publishes_if_cancelled` reports whether there is a partial result.
         """
-        return self._transport.post(type(self), f"{self.path}/cancel", {"discard": discard}, repeatable=True)
+        return self._transport.post(type(self), f"{self._path}/cancel", {"discard": discard}, repeatable=True)
 
 
 class MadeByJob(Live):
@@ -112,7 +112,7 @@ class Job(_Cancellable, job_schemas.JobRecord):
 
     def events(self) -> Iterator[job_schemas.EventRecord]:
         """Yield changes; the last one is the final state. Reconnects after a broken connection."""
-        for record in self._transport.events(job_schemas.EventRecord, f"{self.path}/events"):
+        for record in self._transport.events(job_schemas.EventRecord, f"{self._path}/events"):
             yield record
             if record.state in job_schemas.FINAL_STATES:
                 return
@@ -150,15 +150,14 @@ class Sweep(_Cancellable, job_schemas.SweepRecord):
 
     def wait(self, on_change: Callable[[Sweep], None] | None = None, *, poll_seconds: float = 2.0) -> Sweep:
         """Wait until every trial has ended, whether it succeeded or not."""
-        seen: dict[str, Any] | None = None
+        seen: Sweep | None = None
         while True:
             sweep = self.refresh()
-            facts = sweep.model_dump()
-            if on_change is not None and facts != seen:
+            if on_change is not None and sweep != seen:
                 on_change(sweep)
             if sweep.finished:
                 return sweep
-            seen = facts
+            seen = sweep
             self._transport.sleep(poll_seconds)
 
     def best(self) -> Release:
@@ -176,11 +175,11 @@ class Release(Live, release_schemas.ReleaseRecord):
 
     def card(self) -> dict[str, Any]:
         """Return the privacy card: guarantee, public assumptions, and what is not covered."""
-        return self._transport.document(f"{self.path}/card")
+        return self._transport.document(f"{self._path}/card")
 
     def receipt(self) -> dict[str, Any]:
         """Return the signed receipt: ledger entry, account terms and signature."""
-        return self._transport.document(f"{self.path}/receipt")
+        return self._transport.document(f"{self._path}/receipt")
 
     def save_receipt(self, path: Path | str) -> Path:
         """Save the signed receipt, unchanged to the byte."""
@@ -208,17 +207,17 @@ class Release(Live, release_schemas.ReleaseRecord):
     def share(self, project_id: str | None = None, *, reason: str) -> admin_schemas.DecisionRecord:
         """Request that another project, or all, can see this release. Another owner, or an admin, must approve."""
         body = {"project_id": project_id, "reason": reason}
-        return self._transport.post(admin_schemas.DecisionRecord, f"{self.path}/shares", body)
+        return self._transport.post(admin_schemas.DecisionRecord, f"{self._path}/shares", body)
 
     def shares(self) -> Iterator[release_schemas.ShareRecord]:
         """Yield current and ended shares, newest first."""
-        return self._transport.pages(release_schemas.ShareRecord, f"{self.path}/shares")
+        return self._transport.pages(release_schemas.ShareRecord, f"{self._path}/shares")
 
     def unshare(self, project_id: str | None = None) -> release_schemas.ShareRecord:
         """Stop sharing with a project, or all. Copies made there remain. Raise NotFoundError if not shared."""
         for share in self.shares():
             if share.ended_at is None and share.project_id == project_id:
-                path = f"{self.path}/shares/{share.id}"
+                path = f"{self._path}/shares/{share.id}"
                 answer = self._transport.request("DELETE", path, repeatable=True)
                 return self._transport.parse(release_schemas.ShareRecord, answer)
         raise NotFoundError("not_found", 404, f"Release {self.id} has no such share.", {}, [])
@@ -226,7 +225,7 @@ class Release(Live, release_schemas.ReleaseRecord):
     def _repr_html_(self) -> str:
         card, image = self.card(), ""
         if self.kind == "generator":
-            grid = self._transport.request("GET", f"{self.path}/grid.png", headers={"Accept": "*/*"}).content
+            grid = self._transport.request("GET", f"{self._path}/grid.png", headers={"Accept": "*/*"}).content
             data = base64.b64encode(grid).decode("ascii")
             image = f'<img alt="Synthetic samples, one row for each class" src="data:image/png;base64,{data}">'
         facts = {
@@ -247,11 +246,11 @@ class Release(Live, release_schemas.ReleaseRecord):
     ) -> Evaluation:
         """Request an evaluation on a public dataset, for free. It adds a section to the report."""
         body = {"dataset_id": dataset_id, "samples": samples, "seed": seed}
-        return self._transport.create(Evaluation, f"{self.path}/evaluations", body, idempotency_key)
+        return self._transport.create(Evaluation, f"{self._path}/evaluations", body, idempotency_key)
 
     def evaluations(self) -> Iterator[Evaluation]:
         """Yield all evaluations, newest first, including unfinished ones."""
-        return self._transport.pages(Evaluation, f"{self.path}/evaluations")
+        return self._transport.pages(Evaluation, f"{self._path}/evaluations")
 
     def sample(
         self,
@@ -272,7 +271,7 @@ class Release(Live, release_schemas.ReleaseRecord):
         """
         body: dict[str, Any] = {"count": count, "seed": seed, "format": format, "classes": classes}
         body |= {} if proportions is None else {"proportions": proportions}
-        return self._transport.create(Sample, f"{self.path}/samples", body, idempotency_key)
+        return self._transport.create(Sample, f"{self._path}/samples", body, idempotency_key)
 
 
 class Evaluation(MadeByJob, release_schemas.EvaluationRecord):
@@ -295,7 +294,7 @@ class Sample(MadeByJob, release_schemas.SampleRecord):
         DownloadCorrupt.
         """
         record = self if self.sha256 else self.refresh()
-        return download(self._transport, f"{self.path}/content", Path(path), record.sha256, record.bytes, on_bytes)
+        return download(self._transport, f"{self._path}/content", Path(path), record.sha256, record.bytes, on_bytes)
 
     def to_imagefolder(self, folder: Path | str) -> Path:
         """Wait for the images and save them as class folders of PNG files, with the privacy card.
@@ -361,7 +360,7 @@ class Preview(MadeByJob, job_schemas.PreviewRecord):
 
 
 def _save(resource: Live, name: str, path: Path | str) -> Path:
-    return download(resource._transport, f"{resource.path}/{name}", Path(path), None, None)
+    return download(resource._transport, f"{resource._path}/{name}", Path(path), None, None)
 
 
 def _html(name: str, picture: str, facts: Mapping[str, str]) -> str:

@@ -124,7 +124,9 @@ def environment_proxy(url: httpx.URL) -> httpx.Proxy | None:
 
 
 class Transport:
-    """A connection to one service. `proxy` is the address of the proxy in use, without its password.
+    """A connection to one service.
+
+    `proxy` is the address of the proxy in use, without its password. `route` names service and proxy in messages.
 
     Retries idempotent requests (GET, and POST with an Idempotency-Key) on broken connections and on 429, 502, 503 and
     504, honouring Retry-After up to a minute. Raises ConnectionSettingsError if address, key, proxy or certificates are
@@ -164,11 +166,7 @@ class Transport:
         self._http = http
         self.sleep = sleep
         self.base_url = base_url.rstrip("/")
-
-    @property
-    def route(self) -> str:
-        """Return the address of the service, and of the proxy, for messages."""
-        return self.base_url if self.proxy is None else f"{self.base_url} through the proxy {self.proxy}"
+        self.route = self.base_url if self.proxy is None else f"{self.base_url} through the proxy {self.proxy}"
 
     def close(self) -> None:
         self._http.close()
@@ -366,7 +364,7 @@ class Live(BaseModel):
         return transport.get(cls, f"{cls.PATH}/{id}")
 
     @property
-    def path(self) -> str:
+    def _path(self) -> str:
         return f"{self.PATH}/{self.id}"
 
     def refresh(self) -> Self:

@@ -15,7 +15,7 @@ from obscura.preparing.labels import is_missing, label_text, list_separator
 from obscura.preparing.subjects import refuse_owned, require_plain_ids
 from obscura.preparing.tables import SEVERAL, Table, usual_columns
 from obscura.wire.meanings import owner_in
-from obscura.wire.subjects import SubjectId
+from obscura.wire.uploads import SubjectId
 
 _ANSWERS = dict.fromkeys(("1", "1.0", "true", "yes", "t", "y"), True) | dict.fromkeys(
     ("0", "0.0", "false", "no", "f", "n"), False

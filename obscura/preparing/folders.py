@@ -14,8 +14,8 @@ from obscura.preparing.questions import ask_about_owners
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.subjects import OPEN_BY_SUBJECT
 from obscura.preparing.trees import OTHER, Tree, all_files, all_images, below, folders, images_in, suffix_of
-from obscura.wire.class_folders import is_junk, is_wrapper
 from obscura.wire.meanings import is_kind, is_part, is_split, masks_among
+from obscura.wire.uploads import is_junk, is_wrapper
 
 _ARCHIVES = frozenset({".zip", ".tar", ".gz", ".tgz", ".7z", ".rar"})
 

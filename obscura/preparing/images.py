@@ -24,7 +24,7 @@ from obscura.preparing.depth import COLOUR_LIMITS, FORMAT_SCALE, Depth, Numbers,
 from obscura.preparing.dicom import begins_like_dicom, open_dicom, read_frame
 from obscura.preparing.errors import Unreadable
 from obscura.preparing.sources import PIXELS_MAX, Content
-from obscura.wire.faults import Fault, Refused
+from obscura.wire.uploads import Fault, Refused
 
 _BITS, _PHOTOMETRIC, _CHANNELS, _PLANAR, _EXTRA, _FORMAT = 258, 262, 277, 284, 338, 339  # TIFF 6.0, sections 4 and 19
 _MIN_IS_WHITE, _SIGNED = 0, 2

@@ -15,7 +15,7 @@ import numpy as np
 
 from obscura.preparing.choices import Choices
 from obscura.preparing.errors import ChoiceNeeded, PackingError, some
-from obscura.wire.subjects import MISSING, without_marks
+from obscura.wire.uploads import MISSING, without_marks
 
 # Spellings of missing values. Many collections use "unknown" and "other" as classes.
 _MISSING = MISSING.union(("unlabeled", "unlabelled", "no label", "not labeled", "not labelled"))

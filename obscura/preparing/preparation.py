@@ -28,7 +28,7 @@ from obscura.preparing.questions import ask_about_classes, ask_about_people
 from obscura.preparing.sources import Source, Tally
 from obscura.preparing.subjects import key_check, keyed_numbers, number_subjects, refuse_owned, subject_key
 from obscura.preparing.survey import OnImage, Survey, counted, notes, summarise, survey
-from obscura.wire.class_folders import in_order
+from obscura.wire.uploads import in_order
 
 _Image = tuple[str, int | None, str, bytes]  # class, number of the subject, suffix and content of a converted image
 

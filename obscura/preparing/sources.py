@@ -13,7 +13,7 @@ import numpy as np
 from obscura.preparing.depth import Numbers
 from obscura.preparing.errors import PackingError, Unreadable
 from obscura.preparing.package import Package
-from obscura.wire.subjects import SubjectId
+from obscura.wire.uploads import SubjectId
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]  # (h, w) or (h, w, 3)
 PIXELS_MAX = 80_000_000  # 320 MB decoded; the largest photograph of a full-frame camera has about 60 million

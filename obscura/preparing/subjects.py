@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.questions import folded, look_alike
-from obscura.wire.faults import Refused
-from obscura.wire.subjects import KEY_CHECK_CHARACTERS, SubjectId, canonical, is_nobody
+from obscura.wire.uploads import KEY_CHECK_CHARACTERS, Refused, SubjectId, canonical, is_nobody
 
 _CHECK_LABEL = b"obscura check of a subjects key 1\0"
 _LABEL, _NUMBER_BYTES = b"obscura subject of an owner 1\0", 8

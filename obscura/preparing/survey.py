@@ -26,8 +26,8 @@ from obscura.preparing.subjects import OPEN_BY_SUBJECT, require_plain_ids, requi
 from obscura.preparing.trees import OTHER
 from obscura.stopping import go_on
 from obscura.wire.meanings import persons_in_file_names
-from obscura.wire.names import RULE, is_name
-from obscura.wire.subjects import SubjectId
+from obscura.wire.texts import RULE, is_name
+from obscura.wire.uploads import SubjectId
 
 OnImage = Callable[[int], None]
 SHOWN_MAX = 20_000  # number of file names kept for the search for people

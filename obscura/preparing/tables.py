@@ -20,7 +20,7 @@ from typing import Literal
 
 from obscura.image_types import image_suffixes
 from obscura.preparing.errors import ChoiceNeeded, PackingError
-from obscura.wire.subjects import SubjectId
+from obscura.wire.uploads import SubjectId
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")  # suffixes of files that can only be tables
 SEVERAL = "|"  # between the labels of one image

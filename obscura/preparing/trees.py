@@ -27,7 +27,7 @@ from obscura.image_types import image_suffixes, is_image
 from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable, some
 from obscura.preparing.images import FILE_BYTES_MAX
 from obscura.preparing.sources import Tally
-from obscura.wire.class_folders import is_junk
+from obscura.wire.uploads import is_junk
 
 _LINKS_DEPTH = 2
 OTHER = "other file"

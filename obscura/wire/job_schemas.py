@@ -25,6 +25,7 @@ from obscura.wire.schemas import (
     Text,
     plain,
 )
+from obscura.wire.texts import TRIALS_MAX, TRIALS_MIN
 
 OPTIONS = "Options of the recipe, as `GET /v1/recipes` describes them; absent ones take the recipe's own value."
 Options = Annotated[dict[str, Any], AfterValidator(plain), Field(description=OPTIONS)]
@@ -34,11 +35,6 @@ RecordedOptions = Annotated[dict[str, Any], Field(description=OPTIONS)]
 State = Annotated[str, Field(description="`queued`, `running`, `succeeded`, `failed` or `cancelled`.")]
 
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
-
-
-def up_to_the_minute(seconds: float | None) -> float | None:
-    """Round seconds up to whole minutes, as the service shows estimates."""
-    return None if seconds is None else 60.0 * math.ceil(seconds / 60)
 
 
 class PlanRequest(ApiRequest):
@@ -123,7 +119,7 @@ class ProgressFacts(ApiRecord):
     planned_nano: int = Field(default=0, description="The plan's charges, in nano-units of mu^2.")
     charged_epsilon: float = Field(default=0.0, description="The charges so far, as an epsilon at the account's delta.")
     planned_epsilon: float = Field(default=0.0, description="The plan's charges, as an epsilon at the account's delta.")
-    eta_seconds: Annotated[float | None, AfterValidator(up_to_the_minute)] = Field(
+    eta_seconds: Annotated[float, AfterValidator(lambda seconds: 60.0 * math.ceil(seconds / 60))] | None = Field(
         default=None, description="Estimated seconds until the job ends, rounded up to whole minutes; null if unknown."
     )
     silent_minutes: int | None = Field(default=None, description="Minutes without a sign of life, at least, or null.")
@@ -214,8 +210,6 @@ class EventRecord(ProgressRecord):
 
 
 # --- sweeps ---------------------------------------------------------------------------------------------------------
-
-TRIALS_MIN, TRIALS_MAX = 2, 64  # of a sweep
 
 
 class TrialRequest(ApiRequest):

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from obscura.wire.class_fractions import SHARE_MAX, SHARE_MIN
 from obscura.wire.formats import SampleFormat
 from obscura.wire.job_schemas import OutcomeFacts, RecipeName
 from obscura.wire.schemas import (
@@ -23,6 +22,7 @@ from obscura.wire.schemas import (
     ReasonRequest,
     Text,
 )
+from obscura.wire.texts import SHARE_MAX, SHARE_MIN
 
 Proportion = Annotated[float, Field(ge=SHARE_MIN, le=SHARE_MAX)]
 Proportions = Annotated[dict[Text, Proportion], Field(min_length=1, max_length=1000)]

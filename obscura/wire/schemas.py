@@ -15,8 +15,8 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from obscura.wire.budgets import DELTA_LEAST, DELTA_MOST, DELTA_USUAL_MOST, EPSILON_LEAST, EPSILON_MOST, Unit
-from obscura.wire.names import NAME_CHARACTERS_MAX, REASON_CHARACTERS_MAX, clean_text, is_readable, normalize_text
-from obscura.wire.subjects import KEY_CHECK_CHARACTERS
+from obscura.wire.texts import NAME_CHARACTERS_MAX, REASON_CHARACTERS_MAX, clean_text, is_readable, normalize_text
+from obscura.wire.uploads import KEY_CHECK_CHARACTERS
 
 DEPTH_MAX = 8
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from obscura.wire.class_fractions import TEXT_MAX, read_class_fractions
+from obscura.wire.texts import FRACTIONS_TEXT_MAX, read_class_fractions
 from obscura.wire.wording import values_in_words
 from privacy.errors import InvalidParameter
 
@@ -110,7 +110,7 @@ class ClassFractionsConfig(RecipeConfig):
 
     class_fractions: str = Field(
         "",
-        max_length=TEXT_MAX,
+        max_length=FRACTIONS_TEXT_MAX,
         description="How many records each class is likely to have, as its owner states without looking: "
         "`normal=2000,sick=20`, or numbers in the order of the labels. Only ratios count. Plans warn of classes "
         "that will be lost in the noise, and previews use public images in these proportions. Empty: equal classes "

@@ -191,9 +191,9 @@ def run_demo(
             output.record(summary, "summary")
         else:
             _show(output, summary, out)
-        if keep:
+        if keep and service.process is not None:
             output.notice(f"The service keeps running at {service.url}/ until Ctrl-C.")
-            service.wait()
+            service.process.wait()
 
 
 def _measured(walk: Onboarding, found: DemoImages, releases: Sequence[Release]) -> list[Release]:

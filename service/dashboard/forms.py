@@ -14,9 +14,9 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session
 
-from obscura.wire.grids import json_or_text
 from obscura.wire.meanings import identifiers_in, is_part, why_personal
 from obscura.wire.schemas import DatasetRequest
+from obscura.wire.texts import json_or_text
 from obscura.wire.words import DatasetState, JobState
 from privacy.errors import InvalidParameter, PrivacyError
 from privacy.plans.registry import RECIPES

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from obscura.wire import grids, wording
+from obscura.wire import texts, wording
 from obscura.wire.job_schemas import JobRequest, PreviewRequest, SweepRequest
 from obscura.wire.words import TRAIN, DatasetState, Visibility
 from privacy.errors import PrivacyError
@@ -86,8 +86,8 @@ class TrainingForm(BaseModel, frozen=True):
         fields |= {"evaluation_dataset_id": self.evaluation, "options": forms.read_options(self.options)}
         if schema is SweepRequest:
             try:
-                fields["trials"] = grids.trials_of(self.grids, fields["options"])
-            except grids.GridRefused as error:
+                fields["trials"] = texts.trials_of(self.grids, fields["options"])
+            except texts.GridRefused as error:
                 place = "grids" if error.position is None else f"values-{error.position + 1}"
                 raise forms.FieldsRefused({place: str(error)}) from None
             fields["name"] = self.name.strip() or "; ".join(self.grids)[:NAME_MAX]
@@ -144,7 +144,7 @@ def read_query(request: Request, service: Running, form: Annotated[TrainingForm,
     options = {}
     for name, schema in RECIPES[form.recipe].options["properties"].items():
         if text := request.query_params.get(f"option.{name}", "").strip():
-            options[name] = text if schema.get("type") == "string" else grids.json_or_text(text)
+            options[name] = text if schema.get("type") == "string" else texts.json_or_text(text)
     lines = filter(None, (form.options, forms.write_options(options)))
     return form.model_copy(update={"options": "\n".join(lines)})
 
@@ -190,7 +190,7 @@ def plan_page(request: Request, service: Running, chosen: Chosen) -> HTMLRespons
                     wrong, message = forms.problems_of(error)
     tried = [line.partition("=")[::2] for line in chosen.grids]
     places = {option: f"values-{number}" for number, (option, _) in enumerate(tried, start=1)}
-    places["trials"] = places.pop(grids.EPSILON, "grids")  # for a trial, the schema validates only epsilon
+    places["trials"] = places.pop(texts.EPSILON, "grids")  # for a trial, the schema validates only epsilon
     recipe = RECIPES.get(chosen.recipe)
     return pages.page(
         request,

@@ -23,7 +23,7 @@ from typing import ClassVar
 import numpy as np
 
 from obscura.private_files import make_private_folder
-from obscura.wire.faults import Fault
+from obscura.wire.uploads import Fault
 from service.datasets.fingerprints import Fingerprints, fingerprint, recognise
 from service.datasets.vault import (
     STAGED_DOTS,

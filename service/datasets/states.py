@@ -12,7 +12,6 @@ from typing import Any, cast
 from sqlalchemy import ColumnElement, ColumnExpressionArgument, CursorResult, and_, exists, or_, select, true, update
 from sqlalchemy.orm import Session
 
-from obscura.wire.names import same_names
 from obscura.wire.schemas import DatasetRequest
 from obscura.wire.words import DatasetState, Unit, Visibility
 from service import ledger
@@ -49,7 +48,7 @@ def declare(session: Session, settings: Settings, request: DatasetRequest, *, no
     visibility, subjects, records = Visibility(request.visibility), request.subjects_declared, request.records_declared
     if (visibility is Visibility.PRIVATE) != (request.account_id is not None):
         raise InvalidInput("A private dataset needs an account; a public dataset must have none.")
-    if same_names(request.classes):
+    if len(set(request.classes)) < len(request.classes):  # all in Unicode form C, see `clean_text`
         raise InvalidInput("The class names must be distinct, however their accents are stored.")
     if len(request.classes) > settings.classes_max:
         raise InvalidInput(f"At most {settings.classes_max} classes.", classes_max=settings.classes_max)

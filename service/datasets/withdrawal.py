@@ -24,8 +24,7 @@ from pathlib import Path
 from sqlalchemy import ColumnElement, exists, select
 from sqlalchemy.orm import Session
 
-from obscura.wire.faults import Refused
-from obscura.wire.subjects import SubjectId
+from obscura.wire.uploads import Refused, SubjectId
 from obscura.wire.words import DatasetState, Unit
 from service import dependencies, disk
 from service.datasets import deletion, fingerprints, reading, states, vault

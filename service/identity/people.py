@@ -19,7 +19,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from obscura.wire.ids import make_token
-from obscura.wire.names import NAME_CHARACTERS_MAX, clean_text
+from obscura.wire.texts import NAME_CHARACTERS_MAX, clean_text
 from service.background import Background
 from service.db.access_tables import ApiKey, Person, Project, SignIn
 from service.db.base import new_id

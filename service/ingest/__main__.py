@@ -11,7 +11,7 @@ import sys
 import warnings
 from io import BufferedReader
 
-from obscura.wire.faults import Fault, Refused
+from obscura.wire.uploads import Fault, Refused
 from service.ingest.array_files import QUARANTINE
 from service.ingest.request import MEBIBYTE, Ingest, IngestLimits, IngestRequest, format_named
 from service.sealing import CHUNK_BYTES, SealedReader

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from obscura.wire.faults import Fault, Refused
-from obscura.wire.subjects import SubjectId, canonical
+from obscura.wire.uploads import Fault, Refused, SubjectId, canonical
 from service.ingest.request import IngestRequest
 from service.sealing import SealedWriter
 

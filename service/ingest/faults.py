@@ -6,7 +6,7 @@ They depend only on the declaration and the limits, so they cannot reveal a file
 from __future__ import annotations
 
 from obscura.image_types import SCANS_MAX, names_of
-from obscura.wire.faults import Fault
+from obscura.wire.uploads import Fault
 from service.ingest.request import IngestRequest
 
 

@@ -8,8 +8,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from obscura.wire.faults import Fault, Refused
-from obscura.wire.subjects import SubjectId
+from obscura.wire.uploads import Fault, Refused, SubjectId
 from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SUBJECTS_NAME, array_names, require_count, store
 from service.ingest.request import IngestRequest
 from service.ingest.zip_archive import Member, pieces, read_directory, take_rest

@@ -8,8 +8,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from obscura.image_types import image_header, open_image
-from obscura.wire.class_folders import class_paths
-from obscura.wire.faults import Fault, Refused
+from obscura.wire.uploads import Fault, Refused, class_paths
 from service.ingest.array_files import require_count, store
 from service.ingest.request import IngestRequest
 from service.ingest.zip_archive import Member, read_directory, take_rest

@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
-from obscura.wire.class_folders import is_junk, is_junk_path
-from obscura.wire.faults import Fault, Refused
+from obscura.wire.uploads import Fault, Refused, is_junk, is_junk_path
 from service.ingest.request import IngestLimits
 
 STORED, DEFLATED = 0, 8

@@ -16,7 +16,8 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from obscura.wire.job_schemas import TRIALS_MAX, TRIALS_MIN, SweepRequest
+from obscura.wire.job_schemas import SweepRequest
+from obscura.wire.texts import TRIALS_MAX, TRIALS_MIN
 from obscura.wire.words import ENDED, TRAIN
 from privacy.plans.plan import Plan
 from service import ledger, quotas

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from obscura.wire.faults import Fault
+from obscura.wire.uploads import Fault
 from service.audit.signing import make_signing_key
 from service.datasets import reading
 from service.db.session import SessionFactory, open_sessions

@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from models.extractor import ExtractorUnusable, read_extractor
 from models.portable.textured import texture
+from obscura.wire.release_schemas import SimilarityFacts
 
 IMAGES_MAX, IMAGES_MIN = 5000, 20  # per set; with fewer, nothing is reported
 NEIGHBOURS = 3
@@ -35,23 +36,6 @@ class NamedExtractor:
 
     name: str
     features: Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class Similarity:
-    """The similarity of two sets of images; `images` is the size of each set.
-
-    Attributes:
-        frechet_distance: between the two Gaussians, squared as usual; 0 for equal sets.
-        precision: share of the synthetic images that lie in the region of the real images.
-        recall: share of the real images that lie in the region of the synthetic images; low if kinds are missing.
-    """
-
-    extractor: str
-    frechet_distance: float
-    precision: float
-    recall: float
-    images: int
 
 
 def find_extractor(folder: Path) -> NamedExtractor:
@@ -97,7 +81,7 @@ def measure_similarity(
     *,
     seed: int,
     look: Callable[[int, int], None] = lambda _done, _steps: None,
-) -> Similarity | None:
+) -> SimilarityFacts | None:
     """Compare equally many synthetic and real (public) images, (n, c, h, w) uint8, at most IMAGES_MAX of each.
 
     A public seed selects them. `look` receives the number of finished blocks and of all; its exceptions propagate.
@@ -116,7 +100,13 @@ def measure_similarity(
             parts.append(extractor.features(images[chosen]))
         described.append(torch.cat(parts))
     fake, real = described
-    return Similarity(extractor.name, frechet_distance(fake, real), covered(fake, real), covered(real, fake), count)
+    return SimilarityFacts(
+        extractor=extractor.name,
+        frechet_distance=frechet_distance(fake, real),
+        precision=covered(fake, real),
+        recall=covered(real, fake),
+        images=count,
+    )
 
 
 def frechet_distance(left: Tensor, right: Tensor) -> float:

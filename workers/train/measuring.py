@@ -16,9 +16,10 @@ import torch
 from models.classifiers import CLASSIFIER_KINDS, ClassifierKind, between_layers
 from models.private_classifier import load_classifier
 from models.released import ReleasedGenerator, load_released
+from obscura.wire.release_schemas import SimilarityFacts
 from privacy.mechanisms.topagg import side_by_side
 from privacy.plans.plan import Plan, PublicFacts
-from workers.evaluation.similarity import IMAGES_MAX, NamedExtractor, Similarity, measure_similarity
+from workers.evaluation.similarity import IMAGES_MAX, NamedExtractor, measure_similarity
 from workers.evaluation.utility import TRAINING, Utility, as_seen, seen_size, train_and_test
 from workers.recipes.interface import Piece, Progress
 from workers.train.drawing import SampleRequest, draw, drawing_work
@@ -83,7 +84,7 @@ class Measured:
     warm_start_only: dict[str, float] | None
     confusion: tuple[tuple[int, ...], ...]
     real: float | None = None
-    similarity: Similarity | None = None
+    similarity: SimilarityFacts | None = None
     seen: tuple[int, int] | None = None
 
 

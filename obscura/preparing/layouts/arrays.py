@@ -28,8 +28,7 @@ from obscura.preparing.package import Package, file_stream, npy_member, zip_stre
 from obscura.preparing.sources import PIXELS_MAX, Content, Pixels, Record, Source, Tally, choose_part
 from obscura.preparing.subjects import canonical_id, number_subjects
 from obscura.preparing.tables import Table, usual_columns
-from obscura.wire.class_folders import in_order
-from obscura.wire.subjects import SubjectId
+from obscura.wire.uploads import SubjectId, in_order
 
 _IMAGES, _LABELS = ("images", "image", "x", "data", "imgs"), ("labels", "label", "y", "targets", "target")
 _CLASSES = ("classes", "class_names", "label_names")

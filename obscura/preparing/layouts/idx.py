@@ -21,7 +21,7 @@ from obscura.preparing.package import Member, Package, file_stream, zip_stream
 from obscura.preparing.sources import PIXELS_MAX, Pixels, Record, Source, Tally, choose_part
 from obscura.preparing.subjects import number_subjects
 from obscura.wire.formats import UPLOAD_RECORDS_MAX
-from obscura.wire.subjects import SubjectId
+from obscura.wire.uploads import SubjectId
 
 _IMAGES_MAGIC, _LABELS_MAGIC, _SUBJECTS_MAGIC = 0x803, 0x801, 0xC01
 _INSIDE = (".", "raw", "MNIST/raw", "FashionMNIST/raw")  # the last three as torchvision unpacks them

@@ -21,7 +21,7 @@ from obscura.preparing.errors import PackingError, Unreadable
 from obscura.preparing.labels import UNLABELLED, label_text, read_labels
 from obscura.preparing.sources import Record, Source, Tally, choose_part, part_in
 from obscura.preparing.trees import TAR, TarTree, all_files
-from obscura.wire.subjects import SubjectId
+from obscura.wire.uploads import SubjectId
 
 _CLASSES = "__classes.json__"
 _TEXTS = (".cls", ".cls.txt", ".label", ".label.txt")

@@ -1,4 +1,4 @@
-// The layout of class folders in a ZIP: the rules of obscura/wire/class_folders.py, for the form that declares a dataset.
+// The layout of class folders in a ZIP: the rules of obscura/wire/uploads.py, for the form that declares a dataset.
 "use strict";
 const classFolders = (() => {
   const JUNK = new Set(["__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "system volume information"]);
@@ -28,7 +28,7 @@ const classFolders = (() => {
     return sorted.sort((one, other) => (BigInt(one) < BigInt(other) ? -1 : BigInt(one) > BigInt(other) ? 1 : 0));
   }
 
-  // Takes the names of all entries. Returns { classes, wrapped }, or { fault } with a fault of obscura/wire/faults.py.
+  // Takes the names of all entries. Returns { classes, wrapped }, or { fault } with a fault of obscura/wire/uploads.py.
   return (names, declared, subjects) => {
     const classes = new Set(declared.map((name) => name.normalize("NFC")));
     let paths = names.map((name) => name.normalize("NFC").replaceAll("\\", "/").split("/"));

@@ -7,9 +7,9 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from obscura.wire.class_fractions import AS_STATED, checked_class_fractions, read_class_fractions
 from obscura.wire.release_schemas import SampleRecord, SampleRequest
 from obscura.wire.schemas import record_of
+from obscura.wire.texts import AS_STATED, checked_class_fractions, read_class_fractions
 from obscura.wire.words import ReleaseKind, SampleFormat
 from service.db.base import new_id
 from service.db.job_tables import FailureCode, Job, Release, Sample

@@ -11,7 +11,7 @@ from obscura import image_types as types
 from obscura.preparing.choices import Choices
 from obscura.preparing.images import Target, prepare_image
 from obscura.preparing.preparation import prepare
-from obscura.wire.faults import Fault, Refused
+from obscura.wire.uploads import Fault, Refused
 from service.ingest.pictures import decode_picture
 from tests.pictures import saved, write_files
 from tests.service.ingest.conftest import request_of

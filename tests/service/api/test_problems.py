@@ -11,11 +11,11 @@ import structlog
 from fastapi.routing import APIRoute
 
 import service
-from obscura.wire.names import RULE
+from obscura.wire.texts import RULE
 from service.api.problems import STATUSES
 from service.db.ledger_tables import Account
 from service.errors import ObscuraError
-from tests.obscura.wire.test_names import REFUSED
+from tests.obscura.wire.test_texts import REFUSED
 from tests.service.api.conftest import ACCOUNT, DATASET, problem
 from tests.together import ready
 

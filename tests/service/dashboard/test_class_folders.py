@@ -12,8 +12,7 @@ import pytest
 from obscura.preparing.choices import Choices
 from obscura.preparing.folders import base_of
 from obscura.preparing.trees import folders, open_archive
-from obscura.wire.class_folders import class_paths, in_order, is_junk_path
-from obscura.wire.faults import Fault, Refused
+from obscura.wire.uploads import Fault, Refused, class_paths, in_order, is_junk_path
 from service import dashboard
 from tests.pictures import archive
 from tests.service.ingest.conftest import PICTURE, declare, ingest  # noqa: F401  fixtures

@@ -20,7 +20,7 @@ import pytest
 from PIL import Image
 
 from obscura.wire import formats as wire
-from obscura.wire.faults import Fault
+from obscura.wire.uploads import Fault
 from service.api.problems import STATUSES
 from service.datasets import reading
 from service.datasets.reading import UploadFailed, UploadRefused, UploadsStopped, sweep

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from scipy import stats
 
-from obscura.wire.faults import Fault, Refused
-from obscura.wire.subjects import SubjectId, canonical
+from obscura.wire.uploads import Fault, Refused, SubjectId, canonical
 from privacy.mechanisms.partition import shard_of, subject_units
 from service.ingest.array_files import SUBJECTS_NAME, random_numbers, store, subject_numbers
 from tests.pictures import archive, idx_file, picture

@@ -11,7 +11,7 @@ from PIL import Image
 from obscura.image_types import CHUNKS_MAX, SCANS_MAX, SEGMENTS_MAX
 from obscura.preparing.errors import Unreadable
 from obscura.preparing.images import Target, look, prepare_image
-from obscura.wire.faults import Fault, Refused
+from obscura.wire.uploads import Fault, Refused
 from service.ingest.faults import explain
 from service.ingest.pictures import decode_picture
 from tests.pictures import picture, png, png_chunk, saved

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from obscura.wire.faults import Fault
+from obscura.wire.uploads import Fault
 from tests.pictures import archive, picture, saved
 from tests.service.ingest.conftest import PICTURE, SHARED, each_case, pictures
 

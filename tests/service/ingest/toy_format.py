@@ -4,7 +4,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from obscura.wire.faults import Fault, Refused
+from obscura.wire.uploads import Fault, Refused
 from service.ingest.array_files import require_count, store
 from service.ingest.request import IngestRequest
 

@@ -19,7 +19,7 @@ def pictures(n: int, seed: int, *, channels: int = 1, side: int = 16, classes: i
     return images.byte()
 
 
-def compared(synthetic: Tensor, real: Tensor) -> similarity.Similarity:
+def compared(synthetic: Tensor, real: Tensor) -> similarity.SimilarityFacts:
     extractor = similarity.NamedExtractor(similarity.BUILT_IN, similarity.texture_and_colour)
     return similarity.measure_similarity(synthetic, real, extractor, seed=0)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from typing import Any
 
 from models.extractor import ExtractorUnusable
@@ -68,7 +67,7 @@ def run(context: orders.Context) -> None:
         "accuracy_by_class": shares if listed else None,
         "accuracy_warm_start_only": measured.warm_start_only,
         "accuracy_real": measured.real,
-        "similarity": None if measured.similarity is None else asdict(measured.similarity),
+        "similarity": None if measured.similarity is None else measured.similarity.model_dump(),
         "evaluation": {
             "dataset": dataset.name,
             "dataset_id": dataset.id,
