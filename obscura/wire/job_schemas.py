@@ -98,7 +98,7 @@ class PlanRecord(ApiRecord):
     dataset_id: DatasetId
     epsilon: float = Field(description="The requested epsilon.")
     delta: Delta
-    unit: str = Field(description="What the guarantee hides: one `record`, or all records of a `subject`.")
+    unit: str = Field(description="The protected unit: one `record`, or all records of a `subject`.")
     adjacency: str = Field(description="Which datasets are neighbours: those that differ by one whole unit.")
     cost_nano: CostNano
     cost_epsilon: float = Field(description="Total cost of the stages; at most the requested epsilon.")

@@ -62,7 +62,7 @@ class ReleaseRecord(DatedRecord, NamedRecord):
     recipe: RecipeName
     epsilon: float = Field(description="Cost of the release, at the account's delta.")
     delta: Delta
-    unit: str = Field(description="What the guarantee hides: one `record`, or all records of a `subject`.")
+    unit: str = Field(description="The protected unit: one `record`, or all records of a `subject`.")
     classes: list[str] = Field(description="Names of the classes, in the order of their labels.")
     accuracy: dict[str, float] | None = Field(description="Accuracy in the newest evaluation, by classifier.")
     balanced_accuracy: dict[str, float] | None = Field(description="Mean of the classes' accuracies, by classifier.")
@@ -109,9 +109,7 @@ class EvaluationRecord(OutcomeFacts, DatedRecord):
     accuracy: dict[str, float] | None = Field(description="Accuracy in [0, 1], by classifier; null until it has ended.")
     balanced_accuracy: dict[str, float] | None = Field(description="Mean of the classes' accuracies, by classifier.")
     accuracy_by_class: dict[str, float] | None = Field(description="By class, of the CNN or the released classifier.")
-    similarity: SimilarityFacts | None = Field(
-        description="Similarity of a generator's images to the public images; null for other releases."
-    )
+    similarity: SimilarityFacts | None = Field(description="Similarity of generated to public images, for a generator.")
     accuracy_warm_start_only: dict[str, float] | None = Field(description="Accuracy of the warm start alone, if any.")
     accuracy_real: float | None = Field(
         description="Accuracy of the CNN trained on half of the public images, measured on the other half."

@@ -147,7 +147,7 @@ class AccountRequest(ApiRequest):
         default=False,
         description=f"Confirms a delta above {DELTA_USUAL_MOST:g}. Better: a delta of at most 1 / (10 x images).",
     )
-    unit: Unit = Field(description="What the guarantee hides: one `record`, or all records of a `subject`.")
+    unit: Unit = Field(description="The protected unit: one `record`, or all records of a `subject`.")
     adjacency: Literal["add_remove"] = Field(description="Neighbouring datasets differ by one whole unit.")
     project_id: Identifier | None = Field(default=None, description="Its project, forever. Default: the only project.")
 
@@ -194,7 +194,7 @@ class AccountTerms(DatedRecord, NamedRecord):
     owner: str = Field(description="Contact for questions about the account.")
     epsilon: float = Field(description="The lifetime limit; the guarantee is `guaranteed_epsilon` of the balance.")
     delta: Delta
-    unit: str = Field(description="What the guarantee hides: one `record`, or all records of a `subject`.")
+    unit: str = Field(description="The protected unit: one `record`, or all records of a `subject`.")
     adjacency: str = Field(description="Which datasets are neighbours: those that differ by one whole unit.")
     rate: float = Field(
         description="Chance of failure that comes with each unit of mu^2; see /docs/explanation/accounting."
