@@ -39,7 +39,7 @@ class Administration:
         return list(self.transport.get(AdminList, "/v1/admins").items)
 
     def decisions(self, *, action: str | None = None) -> Iterator[DecisionRecord]:
-        """Yield requests that another admin must decide, newest first. action: only these, such as `raise`."""
+        """Yield requests that another admin must decide, newest first. action: such as `raise`; None for all."""
         return self.transport.pages(DecisionRecord, "/v1/decisions", action=action)
 
     def decision(self, request_id: str) -> DecisionRecord:

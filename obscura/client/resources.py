@@ -100,7 +100,7 @@ class MadeByJob(Live):
         return Job.read(self._transport, self.job_id)
 
     def wait(self, on_event: OnEvent | None = None) -> Self:
-        """Wait for the end of the job; raise JobFailed if it did not succeed. A new request is free."""
+        """Wait for the end of the job; raise JobFailed if it did not succeed. Requesting again is free."""
         self.job().wait(on_event)
         return self.refresh()
 
@@ -118,7 +118,7 @@ class Job(_Cancellable, job_schemas.JobRecord):
                 return
 
     def wait(self, on_event: OnEvent | None = None, *, timeout_seconds: float | None = None) -> Job:
-        """Wait for the end of the job; raise JobFailed if it failed, or WaitTimeout at an event after the timeout."""
+        """Wait for the job's end; raise JobFailed unless it succeeds, or WaitTimeout at an event after the timeout."""
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         for event in self.events():
             if on_event is not None:
@@ -220,7 +220,9 @@ class Release(Live, release_schemas.ReleaseRecord):
                 path = f"{self._path}/shares/{share.id}"
                 answer = self._transport.request("DELETE", path, repeatable=True)
                 return self._transport.parse(release_schemas.ShareRecord, answer)
-        raise NotFoundError("not_found", 404, f"Release {self.id} is not shared in this way.", {}, [])
+        raise NotFoundError(
+            "not_found", 404, f"Release {self.id} is not shared with {project_id or 'all projects'}.", {}, []
+        )
 
     def _repr_html_(self) -> str:
         card, image = self.card(), ""
@@ -299,7 +301,7 @@ class Sample(MadeByJob, release_schemas.SampleRecord):
     def to_imagefolder(self, folder: Path | str) -> Path:
         """Wait for the images and save them as class folders of PNG files, with the privacy card.
 
-        Atomic: the folder is complete or absent. Raises JobFailed, or PlaceTaken if the folder exists with content.
+        Atomic: the folder is complete or absent. Raises JobFailed, or PlaceTaken if the folder is not empty.
         """
         return self._unpacked("imagefolder", folder)
 

@@ -123,7 +123,7 @@ class ProgressFacts(ApiRecord):
         default=None, description="Estimated seconds until the job ends, rounded up to whole minutes; null if unknown."
     )
     silent_minutes: int | None = Field(
-        default=None, description="The worker has shown no sign of life for at least so many minutes; null if it has."
+        default=None, description="The worker has shown no sign of life for at least this many minutes; else null."
     )
 
 
@@ -191,8 +191,8 @@ class JobRecord(ProgressRecord, DatedRecord):
     cost_nano: CostNano
     cost_epsilon: float = Field(description="The cost, as an epsilon at the account's delta.")
     ended_early: str | None = Field(
-        description="Why a training ended before its plan. `discarded`: it publishes nothing. `cancelled` or a failure "
-        "code: it publishes a partial result."
+        description="Why a training charges nothing more, although its plan is incomplete. `discarded`: it publishes "
+        "nothing. `cancelled` or a failure code: it publishes a partial result."
     )
     publishes_if_cancelled: bool | None = Field(
         description="True if cancelling a training now would publish a release; null if it has ended or costs nothing. "
@@ -294,7 +294,7 @@ class RecipeRecord(ApiRecord):
     publishes: str = Field(description="Kind of its release: `generator`, `classifier` or `histogram`.")
     releases: str = Field(description="The kind of its release, in words.")
     units: list[Unit] = Field(description="Units whose influence it bounds. Only accounts of these units can use it.")
-    presets: dict[str, dict[str, Any]] = Field(description="Options that each value of the option `preset` sets.")
+    presets: dict[str, dict[str, Any]] = Field(description="Options set by each preset. Default preset: `default`.")
     defaults: dict[str, Any] = Field(description="Default of each option.")
     follows: list[str] = Field(
         description="Options whose defaults follow from declared numbers and the budget. A plan shows their values."

@@ -79,7 +79,7 @@ Delta = Annotated[float, Field(description="The delta of (epsilon, delta)-differ
 DatasetId = Annotated[str, Field(description="Id of the dataset with the labelled images.")]
 AccountId = Annotated[str, Field(description="The account whose budget pays.")]
 SpentNano = Annotated[int, Field(description="Spent budget, in nano-units of mu^2. It never decreases.")]
-LeftEpsilon = Annotated[float, Field(description="Remaining budget at the account's delta: not limit minus spent.")]
+LeftEpsilon = Annotated[float, Field(description="Remaining budget at the account's delta. Epsilons do not add up.")]
 Reason = Annotated[str, Field(min_length=1, max_length=REASON_CHARACTERS_MAX), clean(REASON_CHARACTERS_MAX)]
 KeyCheck = Annotated[str, Field(pattern=rf"^[0-9a-f]{{{KEY_CHECK_CHARACTERS}}}$")]
 Scope = Literal["admin", "data", "train", "read", "releases", "audit", "metrics"]
@@ -168,8 +168,8 @@ class BalanceFacts(ApiRecord):
         description="Bound on all that the account can publish: its limit, or its spent and reserved budget if larger."
     )
     attacker_certainty_max: float = Field(
-        description="Highest certainty that an attacker can reach who at first was 50% sure that a unit was used. It "
-        "covers everything that the account may ever publish, except with probability delta."
+        description="An attacker who is 50% sure that a unit was used, or was not, can become at most this sure. The "
+        "bound covers everything that the account may ever publish, except with probability delta."
     )
 
     @property
@@ -247,7 +247,7 @@ class DatasetRequest(ApiRequest):
     """Declare a dataset. The whole declaration is public: it appears in plans, cards and reports."""
 
     name: Name
-    account_id: Identifier | None = Field(default=None, description="Required for a private dataset only.")
+    account_id: Identifier | None = Field(default=None, description="Required for `private`, not allowed for `public`.")
     visibility: Visibility = Field(description="`private`: has an account; `public`: free, but not protected.")
     classes: list[Text] = Field(min_length=1, max_length=1000, description="Class names, in the order of the labels.")
     height: int = Field(ge=1, le=1024, description="Pixels of an image, top to bottom.")
