@@ -66,7 +66,7 @@ class ReleaseRecord(DatedRecord, NamedRecord):
     classes: list[str] = Field(description="Names of the classes, in the order of their labels.")
     accuracy: dict[str, float] | None = Field(description="Accuracy in the newest evaluation, by classifier.")
     balanced_accuracy: dict[str, float] | None = Field(description="Mean of the classes' accuracies, by classifier.")
-    accuracy_by_class: dict[str, float] | None = Field(description="Accuracy for each class, of the CNN or the classifier.")
+    accuracy_by_class: dict[str, float] | None = Field(description="Accuracy by class, of the CNN or the classifier.")
     artifact_sha256: str = Field(description="SHA-256 over the files that were published.")
     summary: dict[str, Any] = Field(description="Public facts, and accuracies of the newest evaluation that has ended.")
     incomplete: IncompleteFacts | None = Field(description="The completed part, if it ended early; else null.")
@@ -108,7 +108,7 @@ class EvaluationRecord(OutcomeFacts, DatedRecord):
     seed: int = Field(description="Public: the same request gives the same result.")
     accuracy: dict[str, float] | None = Field(description="Accuracy in [0, 1], by classifier; null until it has ended.")
     balanced_accuracy: dict[str, float] | None = Field(description="Mean of the classes' accuracies, by classifier.")
-    accuracy_by_class: dict[str, float] | None = Field(description="Accuracy for each class, of the CNN or the classifier.")
+    accuracy_by_class: dict[str, float] | None = Field(description="Accuracy by class, of the CNN or the classifier.")
     similarity: SimilarityFacts | None = Field(description="Similarity of generated to public images, for a generator.")
     accuracy_warm_start_only: dict[str, float] | None = Field(description="Accuracy of the warm start alone, if any.")
     accuracy_real: float | None = Field(
