@@ -8,8 +8,8 @@ with obscura.local("data/") as service:  # or obscura.connect("https://obscura.e
 
 `connect_async` and `local_async` offer the same methods for asyncio, as `async with` blocks.
 
-The names of `obscura.client` load on first use, because a service imports only `obscura.wire`, without network or image
-libraries. This package never imports the server.
+The names of `obscura.client` load on first use, so that a service, which imports only `obscura.wire`, loads no network
+or image libraries. This package never imports the server.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from obscura.client import *  # noqa: F403  # exactly what stands in its __all__
+    from obscura.client import *  # noqa: F403  # exactly the names in its __all__
 
     __version__: str
 

@@ -1,4 +1,4 @@
-"""Typed errors made from problem documents."""
+"""Errors of the SDK. `error_of` makes them from the service's problem documents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
     "WaitTimeout",
 ]
 
-ANSWER_CHARACTERS_MAX = 200  # of an unexpected answer that an error's message quotes
+ANSWER_CHARACTERS_MAX = 200  # of an unexpected answer, in the error message
 
 
 class ObscuraClientError(Exception):
@@ -53,7 +53,7 @@ class ConnectionSettingsError(ObscuraClientError):
 
 
 class DownloadCorrupt(ObscuraClientError):
-    """A download differs from what the service announced: SHA-256, size, entries or names. Nothing was kept."""
+    """SHA-256, size, entries or names of a download are not those that the service announced. No file was kept."""
 
 
 class NoRoom(ObscuraClientError):
@@ -61,7 +61,7 @@ class NoRoom(ObscuraClientError):
 
 
 class NoSuchName(ObscuraClientError):
-    """No resource has this name or id, or several have the name."""
+    """No resource has this name or id, or several resources have this name."""
 
 
 class WaitTimeout(ObscuraClientError):
@@ -69,7 +69,7 @@ class WaitTimeout(ObscuraClientError):
 
 
 class JobFailed(ObscuraClientError):
-    """A job failed or was cancelled. code: the failure code, or the state of a cancelled job."""
+    """A job failed, was cancelled or published no release. code: the failure code, or else the job's state."""
 
     def __init__(self, job_id: str, state: str, code: str, message: str) -> None:
         super().__init__(f"Job {job_id} {state}: {message}")
@@ -107,7 +107,8 @@ class UnexpectedAnswer(ApiError):
         facts += [f"{name} {response.headers[name]}" for name in headers]
         described = visible("; ".join(facts))[:ANSWER_CHARACTERS_MAX]
         detail = (
-            f"{route} did not answer as an Obscura service does, but: {described}. Check the address and the proxy."
+            f"{route} did not answer like an Obscura service. The answer was {described}. Check the address and the "
+            "proxy."
         )
         super().__init__("unexpected_answer", response.status_code, detail, {}, [])
 
@@ -117,11 +118,11 @@ class BudgetError(ApiError):
 
 
 class AuthError(ApiError):
-    """The token is missing, unknown, revoked or expired, or lacks the scope."""
+    """The token is missing, unknown, revoked or expired, or lacks the required scope."""
 
 
 class NotFoundError(ApiError):
-    """There is no such resource."""
+    """The resource does not exist, or no longer exists."""
 
 
 class RequestError(ApiError):
@@ -129,7 +130,7 @@ class RequestError(ApiError):
 
 
 def content_type(response: httpx.Response) -> str:
-    """Return the media type of an answer without its parameters; "" if it has none."""
+    """Return the media type of an answer without its parameters; "" if the answer has none."""
     return str(response.headers.get("Content-Type", "")).partition(";")[0].strip()
 
 

@@ -1,4 +1,4 @@
-"""Optional packages, and the installable part that contains each."""
+"""Optional packages, and the part of Obscura (`pip install PART`) that installs each."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class MissingExtra(ObscuraClientError):
     """A package of an optional part is not installed; the message names the command that installs it."""
 
     def __init__(self, what: str, needed: str, part: str) -> None:
-        super().__init__(f"{what} needs {needed}, which is not installed here. Run: pip install '{part}'")
+        super().__init__(f"{what} needs {needed}, which must be installed first. Run: pip install '{part}'")
 
 
 @contextmanager
 def extras(what: str = "This") -> Iterator[None]:
-    """Raise MissingExtra if the block imports a package that is not installed. `what`: subject of the message."""
+    """Raise MissingExtra if the block imports a package that is not installed. `what` is the subject of its message."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,9 +1,9 @@
-"""Image file types, their size limits and headers, read before any decoder sees the file.
+"""Image file types: their limits, and their headers, which are checked before a decoder reads the file.
 
 Shared by the client, which prepares images, and the service, which reads them again. A small file can keep a decoder
 busy for minutes: decoders reread all pixels for each scan of a JPEG, unpack every colour profile of a PNG, and visit
-each segment, chunk or run. They also allocate the memory that the header states. So parts and sizes are checked before
-decoding. To add a type that Pillow reads, add a row to `TYPES`.
+each segment, chunk or run. They also allocate the memory that the header states. So the sizes and the number of parts
+are checked before decoding. To add a type that Pillow reads, add a row to `TYPES`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 SCANS_MAX = 100  # scans of a JPEG; cameras and programs write one, or about ten
 SEGMENTS_MAX = 2_000  # segments of a JPEG; a profile of 32 MB needs 512
-CHUNKS_MAX = 20_000  # of a PNG; 32 MB of pixels need 4,096 chunks of 8 kB
-PROFILES_MAX = 1  # of a PNG, by its standard (section 11.3.2.3)
-_RUN_BYTES_MAX = 4  # per pixel of a run-length BMP: two if every run is one pixel
+CHUNKS_MAX = 20_000  # chunks of a PNG; 32 MB of pixels need 4,096 chunks of 8 kB
+PROFILES_MAX = 1  # colour profiles of a PNG; its standard allows one (section 11.3.2.3)
+_RUN_BYTES_MAX = 4  # per pixel of a run-length BMP, which needs two if every run is one pixel
 _RUN_SLACK_BYTES = 2**14  # for headers and palette
 _RUNS = frozenset({1, 2})  # BI_RLE8 and BI_RLE4
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
@@ -43,7 +43,7 @@ def count_scans(data: bytes) -> None:
 
 
 def jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield (marker, offset) of each JPEG segment; raise IMAGE_PARTS if there are too many, counting fill bytes."""
+    """Yield (marker, offset) of each JPEG segment; raise Refused if segments and fill bytes are too many."""
     at, parts = 2, 0
     while (found := _NEXT_MARKER.search(data, at)) is not None:
         parts += 1 + (found.start() - at) * (data[at : at + 2] == b"\xff\xff")  # decoders visit each fill byte
@@ -60,7 +60,7 @@ def jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def count_chunks(data: bytes) -> None:
-    """Raise IMAGE_PARTS for a PNG with too many chunks or colour profiles."""
+    """Raise Refused (IMAGE_PARTS) for a PNG with too many chunks or colour profiles."""
     at, chunks, profiles = len(PNG_MAGIC), 0, 0
     while len(data) >= at + 8:
         length, kind = struct.unpack_from(">I4s", data, at)
@@ -71,7 +71,7 @@ def count_chunks(data: bytes) -> None:
 
 
 def count_runs(data: bytes) -> None:
-    """Raise IMAGE_PARTS for a BMP with far more runs than its pixels need."""
+    """Raise Refused (IMAGE_PARTS) for a BMP with far more runs than its pixels need."""
     if len(data) < 34 or struct.unpack_from("<I", data, 14)[0] == 12:  # the old header has no run-length encoding
         return
     width, height, compression = struct.unpack_from("<2i4xI", data, 18)
@@ -79,7 +79,7 @@ def count_runs(data: bytes) -> None:
         raise Refused(Fault.IMAGE_PARTS)
 
 
-CHANNEL_BITS_MAX = 8  # stored; an image with more could not be stored exactly
+CHANNEL_BITS_MAX = 8  # that are stored; more bits would be lost
 # Start-of-frame markers: C0 ... CF without DHT (C4), JPG (C8) and DAC (CC). ITU-T T.81, table B.1.
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
@@ -133,7 +133,7 @@ _ARCHIVES = (
 _TAR_MAGIC_OFFSET = 257
 TIFF_MAGICS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _JPEG_2000 = (b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
-# Other images, volumes and films: reported when they are skipped.
+# Suffixes of other images, volumes and films. Such files are skipped and reported.
 _OTHERS = (
     ".jxl", ".jls", ".tga", ".psd", ".svg", ".exr", ".webm", ".raw", ".dng", ".nef", ".cr2", ".cr3", ".arw", ".svs",
     ".ndpi", ".czi", ".mha", ".mhd", ".nrrd", ".mgz", ".mp4", ".avi", ".mov", ".mkv", ".wmv",
@@ -142,13 +142,15 @@ _OTHERS = (
 
 @dataclass(frozen=True, slots=True)
 class ImageType:
-    """A type of image file; `name` is Pillow's. Prepared files use the first of `suffixes`.
+    """A type of image file.
 
     Attributes:
+        name: Pillow's name, if Pillow reads the type.
+        suffixes: Suffixes of files. Prepared files use the first.
         begins: Returns whether a file starts like this type. Required for types that the service accepts.
-        size: Reads width and height from the header. The service accepts only types that have it; others become PNG.
-        require_few_parts: Raises Refused if decoding would take far longer than the pixels and bytes explain.
-        readable: True if this package can read the type. Files of other types are reported as skipped.
+        size: Returns (width, height) from the header. None if the service does not accept the type.
+        require_few_parts: Raises Refused if the number of parts would make decoding far slower than usual.
+        readable: True if this package can read the type. Files of unreadable types are skipped and reported.
     """
 
     name: str
@@ -181,7 +183,7 @@ def image_header(data: bytes) -> tuple[ImageType, int, int]:
     """Return (type, width, height) of an image that the service accepts.
 
     Raises:
-        Refused: ARCHIVE_NESTED for an archive, IMAGE_FORMAT for another type, IMAGE_MODE for over eight bits per
+        Refused: ARCHIVE_NESTED for an archive, IMAGE_FORMAT for any other type, IMAGE_MODE for over eight bits per
             channel, IMAGE_PARTS for excess segments, IMAGE_BROKEN for a truncated header.
     """
     for kind in TYPES:
@@ -196,12 +198,12 @@ def image_header(data: bytes) -> tuple[ImageType, int, int]:
 
 
 def is_image(head: bytes) -> bool:
-    """Return whether the first 16 bytes are those of a readable type."""
-    return any(kind.readable and kind.begins(head) for kind in TYPES if kind.name != "BMP")  # too weak a signature
+    """Return whether a file's first 16 bytes show a readable type; False for BMP, whose signature is too weak."""
+    return any(kind.readable and kind.begins(head) for kind in TYPES if kind.name != "BMP")
 
 
 def require_few_parts(data: bytes) -> None:
-    """Raise Refused for an image with too many parts: IMAGE_SCANS or IMAGE_PARTS."""
+    """Raise Refused (IMAGE_SCANS or IMAGE_PARTS) for an image with too many parts."""
     for kind in TYPES:
         if kind.begins(data):
             kind.require_few_parts(data)
@@ -210,14 +212,14 @@ def require_few_parts(data: bytes) -> None:
 
 def open_image(data: bytes, kind: ImageType | None = None) -> Image.Image:
     """Open an image of one type, or of any readable type; raise PIL.UnidentifiedImageError for others."""
-    from PIL import Image  # the web process imports the table without a decoder
+    from PIL import Image  # the web process imports this file, but no decoder
 
     kinds = [known for known in TYPES if known.readable] if kind is None else [kind]
     return Image.open(io.BytesIO(data), formats=[known.name for known in kinds])
 
 
 def taken_suffixes() -> dict[str, str]:
-    """Return the suffix of each type that the service accepts, by name."""
+    """Return the suffix of each type that the service accepts, keyed by the type's name."""
     return {kind.name: kind.suffixes[0] for kind in TYPES if kind.size is not None}
 
 
@@ -227,6 +229,6 @@ def image_suffixes() -> frozenset[str]:
 
 
 def names_of(*, taken: bool, last: str) -> str:
-    """List the types that the service accepts, or all readable types: "PNG, JPEG and BMP"."""
+    """List all readable types, or only those that the service accepts (`taken`): "PNG, JPEG and BMP"."""
     *first, end = [kind.name for kind in TYPES if (kind.size is not None if taken else kind.readable)]
     return f"{', '.join(first)} {last} {end}"

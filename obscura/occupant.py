@@ -1,7 +1,7 @@
 """The lock and the address of the service that runs on a data folder.
 
-The operating system releases the lock when its process ends, even after a crash. Readers ignore an address without a
-lock, because a crash left it behind. Only the holder of the lock writes or removes the address.
+The operating system releases the lock when the service's process ends, even by a crash. Readers ignore an address
+without a lock, because a crashed service left it behind. Only the holder of the lock writes or removes the address.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def occupied(folder: Path, *, seconds_max: float = 2.0) -> Iterator[bool]:
 
 @contextmanager
 def announced(folder: Path, url: str) -> Iterator[None]:
-    """Publish the service's address in the locked data folder for the block."""
+    """Write the service's address to the locked data folder, and remove it after the block."""
     content = f"{url}\n".encode("ascii")
     address = folder / _ADDRESS
     replace_file(address, content)
@@ -61,7 +61,7 @@ def announced(folder: Path, url: str) -> Iterator[None]:
 
 
 def is_occupied(folder: Path) -> bool:
-    """Return whether a service holds the data folder; raise NotOwned if it belongs to another user."""
+    """Return whether a service holds a data folder; raise NotOwned if the folder belongs to another user."""
     with suppress(OSError), _open_own(folder / _LOCK) as lock:
         return not _try(lock, fcntl.LOCK_SH)
     return False
@@ -77,7 +77,7 @@ def address_of(folder: Path) -> str | None:
 
 
 def admin_key_path(folder: Path) -> Path:
-    """Return the path of the first admin key."""
+    """Return the path of the file with the first admin key."""
     return folder / _ADMIN_KEY
 
 
@@ -94,11 +94,14 @@ def _open_own(path: Path) -> IO[bytes]:
         status = os.fstat(descriptor)
         trusted = {os.geteuid(), 0} | ({owner} if os.geteuid() == 0 else set())  # root may administer a user's service
         if owner not in trusted or path.parent.lstat().st_uid not in trusted:
-            raise NotOwned(f"{path.parent} belongs to another user (uid {owner}), so its service is not used.")
+            raise NotOwned(
+                f"{path.parent} belongs to another user (uid {owner}), so its service is not used. Choose another "
+                "--data-dir."
+            )
         if status.st_uid not in trusted or status.st_mode & stat.S_IWOTH or not stat.S_ISREG(status.st_mode):
             raise NotOwned(
-                f"{path} is not a file that you alone can write (uid {status.st_uid}, mode {status.st_mode:o}), so it "
-                "is not used. Remove it, or choose another --data-dir."
+                f"{path} is not a regular file that only you can write (uid {status.st_uid}, mode {status.st_mode:o}), "
+                "so it is not used. Remove it, or choose another --data-dir."
             )
     except BaseException:
         file.close()

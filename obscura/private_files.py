@@ -25,14 +25,14 @@ def make_private_folder(folder: Path) -> None:
 
 
 def new_private_file(path: Path) -> BinaryIO:
-    """Create a file for the owner alone, with any umask; raise OSError if it exists, even as a link."""
+    """Create a file for the owner alone, whatever the umask is; raise OSError if the path exists, even as a link."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     os.fchmod(descriptor, 0o600)
     return os.fdopen(descriptor, "wb")
 
 
 def write_through(file: BinaryIO, content: bytes) -> None:
-    """Write and sync to disk."""
+    """Write to a file and sync it to disk."""
     file.write(content)
     file.flush()
     os.fsync(file.fileno())
@@ -46,7 +46,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def make_file_once(path: Path, content: bytes) -> None:
-    """Write a private file atomically and durably, unless another process has already done so."""
+    """Write a private file atomically and durably; leave a file that already exists unchanged."""
     fresh = _write_beside(path, content)
     try:
         os.link(fresh, path)
@@ -66,7 +66,7 @@ def _write_beside(path: Path, content: bytes) -> Path:
 
 
 def flush_directory(directory: Path) -> None:
-    """Sync the names in a folder to disk."""
+    """Sync a folder's list of files to disk."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -75,7 +75,7 @@ def flush_directory(directory: Path) -> None:
 
 
 def make_private(path: Path) -> bool:
-    """Remove the permissions of others; return False if that failed. Links are left alone."""
+    """Remove the permissions of other users from a path; return False if that fails. Links are not changed."""
     try:
         mode = path.lstat().st_mode
         if not stat.S_ISLNK(mode) and mode & OTHERS:
@@ -88,7 +88,7 @@ def make_private(path: Path) -> bool:
 
 
 def make_tree_private(folder: Path) -> int:
-    """Remove the permissions of others from a folder and its content; return the number of failures."""
+    """Remove the permissions of other users from a folder and its content; return the number of failures."""
     folder = folder.resolve()
     failures = int(not make_private(folder))  # the folder first, because that blocks access to its content
     for parent, names, files in os.walk(folder):

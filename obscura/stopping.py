@@ -19,7 +19,7 @@ _abandoned: ContextVar[threading.Event | None] = ContextVar("abandoned", default
 def go_on() -> None:
     """Raise CancelledError (of `concurrent.futures`) if the work that `in_thread` started was cancelled.
 
-    Called between chunks.
+    Long work calls this between its chunks.
     """
     event = _abandoned.get()
     if event is not None and event.is_set():

@@ -39,7 +39,7 @@ class Administration:
         return list(self.transport.get(AdminList, "/v1/admins").items)
 
     def decisions(self, *, action: str | None = None) -> Iterator[DecisionRecord]:
-        """Yield requests that another admin must decide, newest first, of one action if given, such as `raise`."""
+        """Yield requests that another admin must decide, newest first. action: such as `raise`; None for all."""
         return self.transport.pages(DecisionRecord, "/v1/decisions", action=action)
 
     def decision(self, request_id: str) -> DecisionRecord:
@@ -71,7 +71,7 @@ class Administration:
     def create_project(self, *, name: str) -> ProjectRecord:
         """Create a project. Its keys see only the project's own records.
 
-        The second project hides the datasets, jobs and releases of every project from keys without a project.
+        From the second project on, keys without a project no longer see the datasets, jobs and releases of any project.
         """
         return self.transport.post(ProjectRecord, "/v1/projects", {"name": name})
 
@@ -109,7 +109,7 @@ class Administration:
         """Create an API key. Its token is returned only once.
 
         Args:
-            scopes: From `admin`, `data`, `train`, `read`, `releases`, `audit` and `metrics`. Or set a role.
+            scopes: Some of `admin`, `data`, `train`, `read`, `releases`, `audit`, `metrics`. Or set a role.
             role: The person's role in the project.
             expires_at: Timezone-aware; None uses the expiry of the requesting key.
             project_id: Project of the key; None if there is only one project, or for an admin of the installation.
@@ -119,7 +119,7 @@ class Administration:
         return self.transport.post(NewKeyRecord, "/v1/keys", body)
 
     def people(self) -> Iterator[PersonRecord]:
-        """Yield the people known to the sign-in provider, one line per role."""
+        """Yield the people known to the sign-in provider, one record per role."""
         return self.transport.pages(PersonRecord, "/v1/people")
 
     def keys(self, *, created_by: str | None = None) -> Iterator[KeyRecord]:
@@ -142,7 +142,7 @@ class Administration:
         return self.transport.post(DecisionRecord, f"/v1/keys/{key_id}/request-revocation", {"reason": reason})
 
     def audit_log(self, *, after: str | None = None) -> Iterator[AuditEventRecord]:
-        """Yield the audit events that your key can read, oldest first, from the beginning or after an id. Private."""
+        """Yield the audit events that your key can read, oldest first, from the beginning or after an id."""
         while True:  # each request adds an audit event, so stop at the first answer that is not full
             params = {"limit": AUDIT_LINES} | ({} if after is None else {"after": after})
             answer = self.transport.request("GET", "/v1/audit-events", params=params)

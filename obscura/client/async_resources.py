@@ -110,7 +110,7 @@ class AsyncJob(AsyncLive, job_schemas.JobRecord):
     release = verb(Job.release, lambda release: AsyncRelease.of(release))
 
     async def events(self) -> AsyncIterator[job_schemas.EventRecord]:
-        """Yield changes; the last one is the final state."""
+        """Yield an event for each change; the last event has the final state."""
         last = None
         while True:
             job = await self.refresh()
@@ -132,7 +132,7 @@ class AsyncJob(AsyncLive, job_schemas.JobRecord):
                     if on_event is not None:
                         on_event(event)
         except TimeoutError:
-            raise WaitTimeout(f"Job {self.id} is still {state}.") from None
+            raise WaitTimeout(f"Job {self.id} is still {state}. It continues: wait again, or cancel it.") from None
         return self.of(await in_thread(self._sync.ended))
 
 
@@ -183,7 +183,7 @@ class AsyncSample(AsyncMadeByJob, release_schemas.SampleRecord):
 
 
 class AsyncRelease(AsyncLive, release_schemas.ReleaseRecord):
-    """A published generator. Sampling is free, forever."""
+    """A published result of a training. Sampling a generator is free, forever."""
 
     card = verb(Release.card)
     receipt = verb(Release.receipt)

@@ -61,7 +61,7 @@ class Client(Administration):
         self.transport.close()
 
     def ready(self) -> bool:
-        """Return whether the service can serve."""
+        """Return whether the service can serve requests."""
         with suppress(ApiError, ConnectionFailed):
             return self.wait_ready(0.0) is not None
         return False
@@ -69,9 +69,9 @@ class Client(Administration):
     def wait_ready(
         self, seconds_max: float = READY_SECONDS_MAX, *, on_wait: Callable[[str], None] = lambda _why: None
     ) -> HealthRecord:
-        """Wait until the service can serve, and return its health record.
+        """Wait until the service can serve requests, and return its health record.
 
-        A slow or busy service is waited for. If nothing listens at the address, the call fails at once.
+        The call waits while the service is slow or busy. It fails at once if nothing listens at the address.
 
         Args:
             on_wait: Called once with the reason, before the first wait.
@@ -112,7 +112,7 @@ class Client(Administration):
         """Open an account with a lifetime budget.
 
         Args:
-            delta: At most 1 / (10 x number of images).
+            delta: Recommended: at most 1 / (10 x number of images).
             unit: Protected unit: one record, or all records of a subject.
             project_id: Required if there are several projects.
             accept_large_delta: Confirm a delta above 1e-4.
@@ -155,11 +155,11 @@ class Client(Administration):
         return self.transport.post(Account, f"/v1/accounts/{account_id}/unfreeze", {"reason": reason}, repeatable=True)
 
     def close_to_data(self, account_id: str) -> Account:
-        """Accept no new data: data of new people needs another account. Trainings on existing data continue."""
+        """Close an account to new data: new people need another account. Trainings on existing data continue."""
         return self.transport.post(Account, f"/v1/accounts/{account_id}/close", repeatable=True)
 
     def reopen(self, account_id: str) -> Account:
-        """Accept new data again."""
+        """Open a closed account to new data again."""
         return self.transport.post(Account, f"/v1/accounts/{account_id}/reopen", repeatable=True)
 
     def withdraw_subjects(
@@ -210,7 +210,7 @@ class Client(Administration):
         subjects_recognised: bool = False,
         account_id: str | None = None,
     ) -> Dataset:
-        """Declare a dataset; every argument becomes public. Then `push` the content. `datasets.push` does both."""
+        """Declare a dataset; every argument becomes public. Then upload with `push`; `datasets.push` does both."""
         body: dict[str, Any] = {"name": name, "visibility": visibility, "account_id": account_id, "classes": classes}
         body |= {"height": height, "width": width, "channels": channels, "records_declared": records_declared}
         body |= {"subjects_declared": subjects_declared, "subjects_recognised": subjects_recognised}
@@ -273,7 +273,7 @@ class Client(Administration):
         Args:
             images: A folder or file as for `datasets.push`; uint8 images (n, h, w) or (n, h, w, 3); or a pushed
                 dataset, whose account pays.
-            labels: For images in memory, (n,) numbers or names. For a folder, a table with columns file and label.
+            labels: For images in memory, (n,) numbers or names. For a folder, a table with the columns file and label.
             account: Name or id of the account that pays. By default the account with the dataset's name; it is opened
                 if it does not exist.
             show: Show progress on stderr.
@@ -443,7 +443,7 @@ class AsyncClient(AsyncAdministration):
         show: bool = False,
         **preparing: Any,
     ) -> AsyncRelease:
-        """Like `Client.train`, but silent unless `show` is set, so that several can run together.
+        """Like `Client.train`, but silent unless `show` is set, so that several calls can run together.
 
         Cancelling before the training is accepted deletes the declared dataset. Cancelling later ends only the wait;
         `job.cancel()` stops the training.

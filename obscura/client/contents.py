@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ClassesDiffer", "Images", "PlaceTaken"]
 
-DOWNLOAD_BYTES_MAX = 8 * 2**30  # bytes of a file without an announced size
+DOWNLOAD_BYTES_MAX = 8 * 2**30  # of a file whose size was not announced
 OTHER_FILES_MAX = 1000  # entries of a sample besides images: descriptions, the privacy card, folders, Parquet files
 NAME_CHARACTERS_MAX = 1024
 RATIO_MAX = 20  # ratio of unpacked to downloaded bytes; images are stored without compression
@@ -68,8 +68,8 @@ def download(
     free_bytes = shutil.disk_usage(target.parent).free
     if total_bytes is not None and total_bytes > free_bytes:
         raise NoRoom(
-            f"{target.name} has {total_bytes:,} bytes, and {target.parent} has room for {free_bytes:,}. Free some "
-            "space or choose another place."
+            f"{target.name} needs {total_bytes:,} bytes, but {target.parent} has room for only {free_bytes:,}. Free "
+            "some space or choose another place."
         )
     part = target.with_name(target.name + ".part")
     bytes_max = DOWNLOAD_BYTES_MAX if total_bytes is None else total_bytes
@@ -87,7 +87,7 @@ def download(
                         go_on()
                         done += len(chunk)
                         if done > bytes_max:
-                            raise DownloadCorrupt(f"{target.name} has more than {bytes_max:,} bytes.")
+                            raise DownloadCorrupt(f"{target.name} has more bytes than the {bytes_max:,} expected.")
                         file.write(chunk)
                         if on_bytes is not None:
                             on_bytes(done, total_bytes or done)
@@ -114,7 +114,7 @@ def download(
         actual = hashlib.file_digest(file, "sha256").hexdigest()
     if sha256 is not None and actual != sha256:
         part.unlink()
-        raise DownloadCorrupt(f"{target.name} has SHA-256 {actual}, the service recorded {sha256}.")
+        raise DownloadCorrupt(f"{target.name} has SHA-256 {actual}, but the service recorded {sha256}.")
     os.replace(part, target)
     return target
 
@@ -134,7 +134,7 @@ class Images:
     Attributes:
         pixels: uint8, (n, h, w) for grey images, else (n, h, w, 3).
         labels: int64, (n,).
-        classes: Name of each label; the number as text if the sample has no names.
+        classes: Name of each label; the label's number as text if it has no name.
     """
 
     pixels: np.ndarray[Any, np.dtype[np.uint8]]
@@ -182,7 +182,7 @@ def read_images(path: Path, format: str, count: int) -> Images:
                     pixels.append(np.asarray(image))
             images = Images(np.stack(pixels), labels, classes)
         if len(images.pixels) != count or images.labels.shape != (count,):
-            raise DownloadCorrupt(f"The sample holds {len(images.pixels):,} images instead of {count:,}.")
+            raise DownloadCorrupt(f"The sample contains {len(images.pixels):,} images instead of {count:,}.")
     return images
 
 
@@ -204,18 +204,16 @@ def _opened(path: Path, count: int) -> Iterator[zipfile.ZipFile]:
             unpacked, packed = sum(entry.file_size for entry in entries), path.stat().st_size
             if unpacked > RATIO_MAX * packed:
                 raise DownloadCorrupt(
-                    f"The archive of {packed:,} bytes unpacks to {unpacked:,}, more than {RATIO_MAX} times as many."
+                    f"The archive of {packed:,} bytes unpacks to {unpacked:,} bytes, over {RATIO_MAX} times as many."
                 )
             if len({entry.filename for entry in entries}) < len(entries):
-                raise DownloadCorrupt("The archive contains a name twice. Download it again.")
+                raise DownloadCorrupt("The archive contains two entries of the same name. Download it again.")
             for entry in entries:
                 name, kind = entry.orig_filename, stat.S_IFMT(entry.external_attr >> 16)
                 steps = name.removesuffix("/").split("/")
                 plain = len(name) <= NAME_CHARACTERS_MAX and all(step and can_be_folder(step) for step in steps)
                 if not plain or any(unicodedata.category(char) in ("Cc", "Cs") for char in name):
-                    raise DownloadCorrupt(
-                        f"The archive contains a name that no sample has: {name[:100]!a}. Download it again."
-                    )
+                    raise DownloadCorrupt(f"The archive contains an invalid name: {name[:100]!a}. Download it again.")
                 if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
                     raise DownloadCorrupt(
                         f"The archive contains {name[:100]!a}, which is neither a file nor a folder. Download it again."
@@ -224,7 +222,7 @@ def _opened(path: Path, count: int) -> Iterator[zipfile.ZipFile]:
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, TypeError, ValueError, MemoryError) as error:
         raise DownloadCorrupt(f"The sample is damaged ({type(error).__name__}).") from error
     except (NotImplementedError, RuntimeError) as error:  # an unknown compression, or a password
-        raise DownloadCorrupt("The archive is packed in a way that samples are not.") from error
+        raise DownloadCorrupt("The archive is encrypted or uses an unknown compression. Download it again.") from error
     except OSError as error:  # Pillow's error for a broken image, and the system's for conflicting names
         if error.errno in (None, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EINVAL):
             raise DownloadCorrupt(f"The sample is damaged ({type(error).__name__}).") from error
@@ -308,8 +306,8 @@ def unpack(archive: Path, folder: Path, count: int) -> Path:
             unpacked, free = sum(entry.file_size for entry in file.infolist()), shutil.disk_usage(scratch).free
             if unpacked > free:
                 raise NoRoom(
-                    f"The sample unpacks to {unpacked:,} bytes, and {folder.parent} has room for {free:,}. Free some "
-                    "space or choose another place."
+                    f"The sample unpacks to {unpacked:,} bytes, but {folder.parent} has room for only {free:,}. Free "
+                    "some space or choose another place."
                 )
             file.extractall(content)
         if folder.exists():

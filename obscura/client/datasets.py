@@ -1,4 +1,4 @@
-"""Datasets: `client.datasets()` lists them, `client.datasets.push(folder, at_most=2000)` uploads one."""
+"""Datasets: `client.datasets()` lists them, and `client.datasets.push(folder, at_most=2000)` uploads a new one."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class Datasets:
         derived from the images.
 
         Args:
-            path: A folder of class folders, an archive of one, an .npz, IDX or Parquet file, or arrays.
+            path: A folder of class folders, an archive of such a folder, an .npz, IDX or Parquet file, or arrays.
             public: Upload public data, which costs nothing and is not protected.
-            name: Unique in the account. By default the folder's or file's name, with a number if that is taken.
+            name: Unique in the account. By default the folder's or file's name, with a number if that name is taken.
             at_most: Public upper limit on the number of records. Not needed for public data.
             subjects_at_most: Public upper limit on the number of subjects, if the account protects subjects.
             say: Called with each line of the findings, then with the public metadata.
@@ -74,12 +74,12 @@ class Datasets:
             RequestError: The service rejected the declaration or the content.
         """
         if public == (account_id is not None):
-            raise PackingError("Give an account for private data, or say that it is public; not both.")
+            raise PackingError("Either name an account for private data, or state that the data is public.")
         account = None if account_id is None else Account.read(self._transport, account_id)
         if account is not None and account.closed:  # checked before any image is prepared
             raise PackingError(
                 f"Account {account.name} is closed to new data. Open a separate account, with its own budget, for the "
-                "new people, and combine the synthetic images of both. Or ask the owner to open it to new data."
+                "new people, and combine the synthetic images of both. Or ask the owner to reopen the account."
             )
         by_subject = account is not None and account.unit == "subject"
         require_statements(at_most, subjects_at_most, private=account_id is not None, by_subject=by_subject)
@@ -167,8 +167,8 @@ class Datasets:
         if wanted is not None:
             if wanted in taken:
                 raise PackingError(
-                    f"There is a dataset named {wanted!r} already: choose another --name, or remove that one with "
-                    "`obscura datasets delete`."
+                    f"A dataset named {wanted!r} exists already. Choose another --name, or delete the existing dataset "
+                    "with `obscura datasets delete`."
                 )
             return wanted
         usual = (default_name(place) or "images")[:90]
@@ -198,8 +198,8 @@ def only_one(listed: Iterable[Named], name_or_id: str, noun: str) -> Named:
         return found[0]
     if found:
         ids = ", ".join(item.id for item in found)
-        raise NoSuchName(f"{len(found)} {noun}s are named {name_or_id!r}: choose one by its id, {ids}.")
-    raise NoSuchName(f"There is no {noun} {name_or_id!r}. To see those that there are: obscura {noun}s list")
+        raise NoSuchName(f"{len(found)} {noun}s are named {name_or_id!r}. Choose one by its id: {ids}.")
+    raise NoSuchName(f"There is no {noun} {name_or_id!r}. To see all: obscura {noun}s list")
 
 
 def default_name(place: Path | Arrays) -> str:
@@ -209,7 +209,7 @@ def default_name(place: Path | Arrays) -> str:
 def require_statements(at_most: int | None, subjects_at_most: int | None, *, private: bool, by_subject: bool) -> None:
     """Raise PackingError if a limit on private images is missing. Called before any image is read."""
     if subjects_at_most is not None and not by_subject:
-        raise PackingError("A number of subjects is for accounts whose unit is the subject.")
+        raise PackingError("--subjects-at-most is only for accounts whose unit is the subject. Leave it out.")
     if any(limit is not None and limit < 1 for limit in (at_most, subjects_at_most)):
         raise PackingError("--at-most and --subjects-at-most must be at least 1.")
     if private and at_most is None:

@@ -1,4 +1,4 @@
-"""Connect to a service elsewhere, or run one on this machine for as long as a program needs it."""
+"""Connect to a running service, or run a service on this machine while a program needs it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def local(folder: str | Path) -> LocalClient:
     folder is created if missing, and made private.
 
     Raises:
-        MissingExtra: torch is not installed; the message names the command.
+        MissingExtra: torch or the server is not installed; the message names the command that installs it.
         ServiceFailed: The service did not start; the message names its log.
     """
     return LocalClient(folder)
@@ -59,7 +59,7 @@ class ServiceFailed(ObscuraClientError):
 
 
 class LocalService:
-    """Run `obscura up` on a free loopback port, as a context manager. Settings of the environment are ignored.
+    """Run `obscura up` on a free loopback port, as a context manager. OBSCURA_ environment variables are ignored.
 
     If a service already runs on the folder, use it and leave it running. A service started here ends with this process,
     even if this process crashes.
@@ -126,8 +126,8 @@ class LocalService:
                 raise ServiceFailed(f"The service on {self.data_dir} did not start. The reason is in {self.log}.")
             time.sleep(0.1)
         raise ServiceFailed(
-            f"The service on {self.data_dir} is still starting after {START_SECONDS_MAX / 60:.0f} minutes. Its log is "
-            f"{self.log}."
+            f"The service on {self.data_dir} is still starting after {START_SECONDS_MAX / 60:.0f} minutes. See its "
+            f"log, {self.log}."
         )
 
 

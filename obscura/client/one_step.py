@@ -31,8 +31,8 @@ from obscura.wire.wording import show_epsilon
 if TYPE_CHECKING:
     from obscura.client.client import Client
 
-RECIPE = "moments"  # if none is named
-RECORDED_MAX = 1000  # uploads in the record
+RECIPE = "moments"  # if no recipe is named
+RECORDED_MAX = 1000  # uploads that the record on this machine keeps
 _DIGESTS = TypeAdapter(dict[str, str])
 
 ImageInput = str | Path | Dataset | np.ndarray[Any, np.dtype[np.uint8]]
@@ -58,7 +58,7 @@ def push_for(
     dataset, it is returned.
 
     Raises:
-        ChoiceNeeded, PackingError: See `datasets.push`; nothing was done.
+        ChoiceNeeded, PackingError: As for `datasets.push`. Nothing was done.
         NoSuchName: There is no such account.
         BudgetError: The account cannot pay. Nothing was uploaded, and the declaration was deleted.
         RequestError: The service rejected the account, the declaration, the plan or the content.
@@ -69,7 +69,7 @@ def push_for(
     choices = {name: facts.pop(name) for name in Choices.model_fields if name in facts}
     if isinstance(images, np.ndarray):
         if labels is None or isinstance(labels, str | Path):
-            raise PackingError("Images in memory need labels, one for each: train(images, labels, epsilon=...).")
+            raise PackingError("Images in memory need labels, one for each image: train(images, labels, epsilon=...).")
         place: Path | Arrays = Arrays(images, labels, facts.pop("subjects", None))
     else:
         place, choices["labels"] = Path(images), labels

@@ -51,7 +51,7 @@ class JobStatus:
         self._ends_at: float | None = None
 
     def report(self, event: EventRecord) -> None:
-        """Accept an event. A repeated estimate does not restart the countdown."""
+        """Update the status from an event. A repeated estimate does not restart the countdown."""
         seconds = event.progress.eta_seconds
         if seconds is None:
             self._ends_at = None

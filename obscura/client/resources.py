@@ -37,7 +37,7 @@ class Account(Live, schemas.AccountRecord):
 
     def _repr_html_(self) -> str:
         balance = self.balance
-        parts = (("spent", "#b3261e", balance.spent_fraction), ("held", "#e0a100", balance.reserved_fraction))
+        parts = (("spent", "#b3261e", balance.spent_fraction), ("reserved", "#e0a100", balance.reserved_fraction))
         bar = "".join(
             f'<span title="{name}" style="display:inline-block;height:100%;width:{100 * share:.2f}%;'
             f'background:{colour}"></span>'
@@ -48,7 +48,7 @@ class Account(Live, schemas.AccountRecord):
         facts = {
             "account": self.id,
             "spent": f"epsilon {show_epsilon(balance.spent_epsilon, up=True)}",
-            "held": f"epsilon {show_epsilon(balance.reserved_epsilon, up=True)}",
+            "reserved": f"epsilon {show_epsilon(balance.reserved_epsilon, up=True)}",
             "left": f"epsilon {left} of {limit}",
             "delta": f"{self.delta:g}",
             "hides": UNIT_WORDS.get(self.unit, self.unit),
@@ -64,7 +64,7 @@ class Dataset(Live, schemas.DatasetRecord):
     PATH = "/v1/datasets"
 
     def push(self, body: Iterable[bytes], *, format: UploadFormat, subjects_key_check: str | None = None) -> Self:
-        """Stream the content to the service; raise RequestError with the broken rule if it is invalid.
+        """Stream the content to the service; raise RequestError with the broken rule if the content is invalid.
 
         `subjects_key_check` is the result of `obscura.preparing.subjects.key_check`; None for plain ids.
         """
@@ -83,10 +83,10 @@ class Dataset(Live, schemas.DatasetRecord):
 
 class _Cancellable(Live):
     def cancel(self, *, discard: bool = False) -> Self:
-        """Request that a job ends, or every unfinished trial and evaluation of a sweep.
+        """Request the cancellation of a job, or of every unfinished trial and evaluation of a sweep.
 
-        Charges stay spent, and the rest of the reservation returns. A training that has charged budget publishes its
-        partial result, unless `discard` is set. `publishes_if_cancelled` reports whether there is a partial result.
+        Charges stay spent, and the rest of the reservation is returned. A training that has charged budget publishes
+        its partial result, unless `discard` is set. `publishes_if_cancelled` reports whether there is a partial result.
         """
         return self._transport.post(type(self), f"{self._path}/cancel", {"discard": discard}, repeatable=True)
 
@@ -100,7 +100,7 @@ class MadeByJob(Live):
         return Job.read(self._transport, self.job_id)
 
     def wait(self, on_event: OnEvent | None = None) -> Self:
-        """Wait for the end of the job; raise JobFailed if it did not succeed. The request may be repeated for free."""
+        """Wait for the end of the job; raise JobFailed if it did not succeed. Requesting again is free."""
         self.job().wait(on_event)
         return self.refresh()
 
@@ -111,20 +111,20 @@ class Job(_Cancellable, job_schemas.JobRecord):
     PATH = "/v1/jobs"
 
     def events(self) -> Iterator[job_schemas.EventRecord]:
-        """Yield changes; the last one is the final state. Reconnects after a broken connection."""
+        """Yield an event for each change; the last event has the final state. Reconnects after a broken connection."""
         for record in self._transport.events(job_schemas.EventRecord, f"{self._path}/events"):
             yield record
             if record.state in job_schemas.FINAL_STATES:
                 return
 
     def wait(self, on_event: OnEvent | None = None, *, timeout_seconds: float | None = None) -> Job:
-        """Wait for the end of the job; raise JobFailed if it failed, or WaitTimeout (checked at events)."""
+        """Wait for the job's end; raise JobFailed unless it succeeds, or WaitTimeout at an event after the timeout."""
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         for event in self.events():
             if on_event is not None:
                 on_event(event)
             if deadline is not None and time.monotonic() > deadline and event.state not in job_schemas.FINAL_STATES:
-                raise WaitTimeout(f"Job {self.id} is still {event.state}.")
+                raise WaitTimeout(f"Job {self.id} is still {event.state}. It continues: wait again, or cancel it.")
         return self.ended()
 
     def ended(self) -> Job:
@@ -161,7 +161,7 @@ class Sweep(_Cancellable, job_schemas.SweepRecord):
             self._transport.sleep(poll_seconds)
 
     def best(self) -> Release:
-        """Return the release that is best on public data, for free; raise NotFoundError if none was evaluated."""
+        """Return the release that is best on public data, for free; raise NotFoundError if no release was evaluated."""
         found = [trial.release_id for trial in self.trials if trial.job_id == self.best_job_id]
         if not found or found[0] is None:
             raise NotFoundError("not_found", 404, f"No trial of sweep {self.id} has a measured release yet.", {}, [])
@@ -169,7 +169,7 @@ class Sweep(_Cancellable, job_schemas.SweepRecord):
 
 
 class Release(Live, release_schemas.ReleaseRecord):
-    """A published generator. Sampling is free, forever."""
+    """A published result of a training. Sampling a generator is free, forever."""
 
     PATH = "/v1/releases"
 
@@ -182,7 +182,7 @@ class Release(Live, release_schemas.ReleaseRecord):
         return self._transport.document(f"{self._path}/receipt")
 
     def save_receipt(self, path: Path | str) -> Path:
-        """Save the signed receipt, unchanged to the byte."""
+        """Save the signed receipt byte for byte."""
         return _save(self, "receipt", path)
 
     def save_report(self, path: Path | str) -> Path:
@@ -205,7 +205,7 @@ class Release(Live, release_schemas.ReleaseRecord):
         return saved
 
     def share(self, project_id: str | None = None, *, reason: str) -> admin_schemas.DecisionRecord:
-        """Request that another project, or all, can see this release. Another owner, or an admin, must approve."""
+        """Request that another project, or all, can see this release. Another owner or an admin must approve."""
         body = {"project_id": project_id, "reason": reason}
         return self._transport.post(admin_schemas.DecisionRecord, f"{self._path}/shares", body)
 
@@ -214,13 +214,15 @@ class Release(Live, release_schemas.ReleaseRecord):
         return self._transport.pages(release_schemas.ShareRecord, f"{self._path}/shares")
 
     def unshare(self, project_id: str | None = None) -> release_schemas.ShareRecord:
-        """Stop sharing with a project, or all. Copies made there remain. Raise NotFoundError if not shared."""
+        """Stop sharing with a project, or with all. Copies made by then remain. Raise NotFoundError if not shared."""
         for share in self.shares():
             if share.ended_at is None and share.project_id == project_id:
                 path = f"{self._path}/shares/{share.id}"
                 answer = self._transport.request("DELETE", path, repeatable=True)
                 return self._transport.parse(release_schemas.ShareRecord, answer)
-        raise NotFoundError("not_found", 404, f"Release {self.id} has no such share.", {}, [])
+        raise NotFoundError(
+            "not_found", 404, f"Release {self.id} is not shared with {project_id or 'all projects'}.", {}, []
+        )
 
     def _repr_html_(self) -> str:
         card, image = self.card(), ""
@@ -249,7 +251,7 @@ class Release(Live, release_schemas.ReleaseRecord):
         return self._transport.create(Evaluation, f"{self._path}/evaluations", body, idempotency_key)
 
     def evaluations(self) -> Iterator[Evaluation]:
-        """Yield all evaluations, newest first, including unfinished ones."""
+        """Yield all evaluations, newest first, including unfinished evaluations."""
         return self._transport.pages(Evaluation, f"{self._path}/evaluations")
 
     def sample(
@@ -291,7 +293,7 @@ class Sample(MadeByJob, release_schemas.SampleRecord):
         """Download the content and verify its SHA-256. A partial download resumes from `<name>.part` beside the file.
 
         Calls `on_bytes` with (bytes so far, total bytes). Raises ApiError if the sample is pending or failed, and
-        DownloadCorrupt.
+        DownloadCorrupt if the bytes do not match.
         """
         record = self if self.sha256 else self.refresh()
         return download(self._transport, f"{self._path}/content", Path(path), record.sha256, record.bytes, on_bytes)
@@ -299,7 +301,7 @@ class Sample(MadeByJob, release_schemas.SampleRecord):
     def to_imagefolder(self, folder: Path | str) -> Path:
         """Wait for the images and save them as class folders of PNG files, with the privacy card.
 
-        Atomic: the folder is complete or absent. Raises PlaceTaken if it exists and is not empty, and JobFailed.
+        Atomic: the folder is complete or absent. Raises JobFailed, or PlaceTaken if the folder is not empty.
         """
         return self._unpacked("imagefolder", folder)
 
@@ -331,7 +333,7 @@ class Sample(MadeByJob, release_schemas.SampleRecord):
             return read_images(sample.download(Path(scratch) / "sample"), sample.format, self.count)
 
     def packed(self, *formats: SampleFormat) -> Sample:
-        """Return this sample if its format is among these; otherwise request the same images in the first, for free."""
+        """Return this sample if it has one of the formats; otherwise request the same images in the first, for free."""
         if self.format in formats:
             return self
         release = Release.read(self._transport, self.release_id)

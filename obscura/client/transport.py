@@ -87,7 +87,7 @@ def service_address(url: str) -> httpx.URL:
 
 
 def environment_proxy(url: httpx.URL) -> httpx.Proxy | None:
-    """Return the proxy in the environment for a remote address; None for a direct connection.
+    """Return the proxy that the environment sets for an address; None for a direct connection.
 
     Connections to this machine never use a proxy, which would see the admin key and private images.
     """
@@ -113,12 +113,12 @@ def environment_proxy(url: httpx.URL) -> httpx.Proxy | None:
         valid = False
     if not valid:  # the message omits the value, which may contain a password
         raise ConnectionSettingsError(
-            f"{variable} does not hold the address of a proxy. Write it as http://HOST:PORT, https://HOST:PORT or "
-            f"socks5://HOST:PORT, unset it, or name {url.host} in NO_PROXY."
+            f"{variable} is not the address of a proxy. Write it as http://HOST:PORT, https://HOST:PORT or "
+            f"socks5://HOST:PORT. Or unset it, or add {url.host} to NO_PROXY."
         )
     if proxy.url.scheme.startswith("socks") and find_spec("socksio") is None:
         raise ConnectionSettingsError(
-            f"{variable} names a SOCKS proxy, which needs another package: pip install 'httpx[socks]'. Or unset it."
+            f"{variable} names a SOCKS proxy, which needs another package. Unset it, or run: pip install 'httpx[socks]'"
         )
     return proxy
 
@@ -126,7 +126,7 @@ def environment_proxy(url: httpx.URL) -> httpx.Proxy | None:
 class Transport:
     """A connection to one service.
 
-    `proxy` is the address of the proxy in use, without its password. `route` names service and proxy in messages.
+    `proxy` is the address of the proxy in use, without its password. `route` names service and proxy, for messages.
 
     Retries idempotent requests (GET, and POST with an Idempotency-Key) on broken connections and on 429, 502, 503 and
     504, honouring Retry-After up to a minute. Raises ConnectionSettingsError if address, key, proxy or certificates are
@@ -277,7 +277,7 @@ class Transport:
             cursor = page.next_cursor
 
     def upload(self, path: str, body: Iterable[bytes], params: dict[str, Any]) -> httpx.Response:
-        """PUT a streamed body once. Never retried: the body may not be repeatable."""
+        """PUT a streamed body once. Never retries, because some bodies can be read only once."""
 
         def parts() -> Iterator[bytes]:
             for part in body:
@@ -289,12 +289,12 @@ class Transport:
         try:
             response = self._http.put(path, content=parts(), params=params, headers=headers, timeout=timeout)
         except httpx.RequestError as error:
-            raise self._failure("The upload broke, to", error) from error
+            raise self._failure("The connection broke during the upload to", error) from error
         return self._expected(response)
 
     @contextmanager
     def stream(self, path: str, headers: dict[str, str]) -> Iterator[httpx.Response]:
-        """Open a streamed GET once; the body is unread, and the connection closes with the block."""
+        """Send a GET once and yield the response, whose body is unread. The end of the block closes the connection."""
         with self._http.stream("GET", path, headers=headers) as response:
             if response.status_code not in (200, 206):
                 self._read(response)
@@ -302,7 +302,7 @@ class Transport:
             yield response
 
     def events(self, record: type[Record], path: str) -> Iterator[Record]:
-        """Yield server-sent events until the stream ends, reconnecting with Last-Event-ID; raises like `request`."""
+        """Yield server-sent events until the stream ends, reconnecting with Last-Event-ID; raise as `request` does."""
         failures, last_event_id = 0, ""
         timeout = httpx.Timeout(EVENT_SILENCE_SECONDS, connect=10.0)
         while True:
@@ -331,7 +331,7 @@ class Transport:
             except httpx.RequestError as error:
                 failures += 1
                 if failures >= RETRIES_MAX:
-                    raise self._failure("The event stream broke, from", error) from error
+                    raise self._failure("The connection broke while reading events from", error) from error
                 delay = backoff_seconds(failures)
             self.sleep(delay)
 
@@ -342,7 +342,7 @@ def backoff_seconds(attempt: int) -> float:
 
 
 def is_worth_waiting(response: httpx.Response) -> bool:
-    """Return whether a retry may succeed soon. It cannot after too many wrong keys."""
+    """Return whether a retry can succeed within a minute. It cannot after too many wrong keys."""
     return response.status_code in RETRY_STATUSES and retry_after_seconds(response, 0) <= RETRY_AFTER_SECONDS_MAX
 
 
@@ -353,7 +353,7 @@ def retry_after_seconds(response: httpx.Response, attempt: int) -> float:
 
 
 class Live(BaseModel):
-    """A record that remembers its connection."""
+    """A record that keeps its connection to the service."""
 
     PATH: ClassVar[str]
     id: str

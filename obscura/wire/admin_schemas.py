@@ -28,7 +28,7 @@ class AdmissionRequest(ReasonRequest):
     """Request that a person becomes an admin."""
 
     name: Name
-    introduction: Text = Field(description="`key_...:SHA-256` of the token, which stays with the person.")
+    introduction: Text = Field(description="`key_...:SHA-256` of the token. The person keeps the token.")
     project_id: Identifier | None = Field(
         default=None, description="The project to own. Absent: the requesting key's project, or the installation."
     )
@@ -48,7 +48,7 @@ class AdminRecord(NamedRecord):
 class AdminList(ApiRecord):
     """All current and former admins."""
 
-    items: list[AdminRecord] = Field(description="The items of this page.")
+    items: list[AdminRecord] = Field(description="The admins.")
 
 
 class DecisionRecord(IdRecord):
@@ -58,17 +58,17 @@ class DecisionRecord(IdRecord):
         description="`raise` a limit, `admit` or `remove` an admin, `revoke` a key, `share` a release, or `accept` "
         "spending that a restored database lacks."
     )
-    name: str = Field(description="Of the account, the person or the release, for people.")
-    account_id: str | None = Field(description="Of a raise: the account.")
-    epsilon_before: float | None = Field(description="Of a raise: the limit at the time of the request.")
-    epsilon: float | None = Field(description="Of a raise: the requested limit.")
-    admin_id: str | None = Field(description="The person to remove, whose key to revoke, or who was admitted.")
+    name: str = Field(description="Name of the account, the person or the release.")
+    account_id: str | None = Field(description="The account, for a raise.")
+    epsilon_before: float | None = Field(description="The limit at the time of the request, for a raise.")
+    epsilon: float | None = Field(description="The requested limit, for a raise.")
+    admin_id: str | None = Field(description="The person to remove, the owner of the key, or the admitted person.")
     key_id: str | None = Field(description="The key to revoke, or the first key of the person to admit.")
-    introduction: str | None = Field(description="Of an admission: compare it with the introduction from the person.")
-    release_id: str | None = Field(description="Of a share: the release.")
-    shared_with: str | None = Field(description="Of a share: the other project; null for every one.")
-    shared_with_name: str | None = Field(description="Its name.")
-    project_id: str | None = Field(description="The project that it concerns; null for the installation.")
+    introduction: str | None = Field(description="For an admission: compare it with the one the person sent you.")
+    release_id: str | None = Field(description="The release, for a share.")
+    shared_with: str | None = Field(description="The other project, for a share; null for all projects.")
+    shared_with_name: str | None = Field(description="Name of the other project.")
+    project_id: str | None = Field(description="The project that the request concerns; null for the installation.")
     reason: str = Field(description="Why, in one line; it stays in the records.")
     state: str = Field(description="`pending`, `approved`, `declined`, or `expired` when nobody decided in time.")
     requested_by: str = Field(description="The admin who requested it.")
@@ -97,7 +97,7 @@ class ProjectRequest(ApiRequest):
 
 
 class ProjectRecord(DatedRecord, NamedRecord):
-    """A department. Its keys see only the department's own records."""
+    """A project, such as a department. Its keys see only its own records."""
 
 
 class QuotaRequest(ApiRequest):
@@ -107,7 +107,7 @@ class QuotaRequest(ApiRequest):
 
 
 class ProjectUseRecord(ProjectRecord):
-    """A department with its job quota and number of jobs."""
+    """A project with its job quota and number of jobs."""
 
     jobs_max: int | None = Field(description="Limit on its waiting and running jobs; null if unlimited.")
     jobs_unfinished: int = Field(description="Number of its waiting and running jobs.")
@@ -120,30 +120,30 @@ class KeyRequest(ApiRequest):
     scopes: list[Scope] = Field(
         default=[],
         max_length=7,
-        description="Permissions of the key: `admin` includes the others, `read` includes `releases`. Or else a role. "
-        "Only an admin of the installation grants `metrics`, because the metrics are of all projects.",
+        description="Permissions of the key: `admin` includes the others, `read` includes `releases`. Or set a role. "
+        "Only an admin of the installation can grant `metrics`, because metrics cover all projects.",
     )
     role: Role | None = Field(default=None, description="A role in a project, instead of `scopes`.")
-    expires_at: AwareDatetime | None = Field(default=None, description="Default: that of the requesting key, or never.")
+    expires_at: AwareDatetime | None = Field(default=None, description="Default: the expiry of the requesting key.")
     project_id: Identifier | None = Field(
         default=None,
-        description="The project whose accounts and releases it opens. Default: the requesting key's, or the only one; "
-        "none for the scope `admin` requested by an admin of the installation.",
+        description="The project whose records the key can use. Default: the requesting key's project, or the only "
+        "project. With the scope `admin`, a key made by an admin of the installation has none by default.",
     )
 
 
 class RotationRequest(ApiRequest):
-    """Replace a key by another one."""
+    """Replace a key with a new key."""
 
-    overlap_seconds: int = Field(ge=0, le=31 * 86_400, description="How long the old key remains valid; 0 ends it.")
-    expires_at: AwareDatetime | None = Field(default=None, description="Default: that of the requesting key, or never.")
+    overlap_seconds: int = Field(ge=0, le=31 * 86_400, description="Time for which the old key stays valid; may be 0.")
+    expires_at: AwareDatetime | None = Field(default=None, description="Default: the expiry of the requesting key.")
 
 
 class RevocationRequest(ApiRequest):
-    """Extent of a revocation."""
+    """Revoke a key."""
 
     include_created: bool = Field(
-        default=True, description="Also revoke all keys that it created, directly or indirectly."
+        default=True, description="Also revoke all keys that the key created, directly or indirectly."
     )
 
 
@@ -151,13 +151,13 @@ class KeyRecord(DatedRecord, NamedRecord):
     """An API key without its secret."""
 
     scopes: list[str] = Field(description="Permissions of the key: `admin` includes the others.")
-    project_id: str | None = Field(description="The project that it opens; null for an admin's of the installation.")
+    project_id: str | None = Field(description="The project that it can use; null for an installation admin's key.")
     admin_id: str | None = Field(description="The person whose key it is; null for keys without the scope `admin`.")
-    created_by: str | None = Field(description="Id of the key that created it; null if its owner did.")
-    created_by_admin: str | None = Field(description="The person who created it; null for one created on the machine.")
-    created_by_name: str | None = Field(description="That person's name, or of whom the sign-in provider knows.")
-    last_used_at: Minute | None = Field(description="The hour in which it was last used; null: never, so far.")
-    expires_at: Minute | None = Field(description="When it expires; null: never.")
+    created_by: str | None = Field(description="Id of the key that created it; null if its owner created it.")
+    created_by_admin: str | None = Field(description="The admin who created it; null if it was created on the machine.")
+    created_by_name: str | None = Field(description="Name of that admin, or of the person whom the provider signed in.")
+    last_used_at: Minute | None = Field(description="The hour in which it was last used; null if it never was.")
+    expires_at: Minute | None = Field(description="When it expires; null if it never does.")
     revoked_at: Minute | None = Field(description="When it was revoked; null while it is valid.")
 
 
@@ -166,13 +166,11 @@ class PersonRecord(NamedRecord):
 
     email: str | None = Field(description="As reported by the provider; null if it reports none.")
     key_id: str = Field(description="The key that represents the role and creates the person's other keys.")
-    scopes: list[str] = Field(description="Permissions of the person there.")
-    project_id: str | None = Field(description="Where; null for the installation.")
+    scopes: list[str] = Field(description="Permissions of the person in the project.")
+    project_id: str | None = Field(description="The project; null for the whole installation.")
     created_at: Minute = Field(description="Since when the person has the role.")
     confirmed_at: Minute = Field(description="When the provider last confirmed the person.")
-    lapsed_at: Minute | None = Field(
-        description="When the provider stopped confirming the person; null while it confirms."
-    )
+    lapsed_at: Minute | None = Field(description="When the provider stopped confirming the person; null if it has not.")
 
 
 class RevokedKeyRecord(KeyRecord):
@@ -182,21 +180,21 @@ class RevokedKeyRecord(KeyRecord):
 
 
 class NewKeyRecord(KeyRecord):
-    """A fresh API key. The token is shown this once and stored nowhere."""
+    """A new API key. The token is shown only once and is not stored."""
 
-    token: str = Field(description="Send it as `Authorization: Bearer ...`. Shown only once.")
+    token: str = Field(description="The token, to send as `Authorization: Bearer ...`. Shown only once.")
 
 
 class AuditEventRecord(IdRecord):
     """One event of the audit log: actor, request and outcome."""
 
     at: Minute = Field(description="When it was requested.")
-    action: str = Field(description="A route with its method, or what was done to a key, a role or a request.")
+    action: str = Field(description="Method and route of the request, or a change such as `key revoked`.")
     object_id: str | None = Field(description="Id of the object; null if it has none.")
     outcome: Outcome = Field(description="`allowed`, `refused`, `missing` or `failed`.")
-    key_id: str | None = Field(description="The key that asked; null where none of ours did.")
+    key_id: str | None = Field(description="The key of the request; null if it had no valid key.")
     admin_id: str | None = Field(description="The admin who owns the key; null for other keys.")
-    project_id: str | None = Field(description="The project of the key, or whose key or account was changed.")
+    project_id: str | None = Field(description="The project of the key, or of the changed key or account.")
 
 
 URL_CHARACTERS_MAX = 500
@@ -206,7 +204,7 @@ Url = Annotated[str, Field(min_length=1, max_length=URL_CHARACTERS_MAX), clean(U
 class WebhookRequest(ApiRequest):
     """Register an address for events."""
 
-    url: Url = Field(description="https, and a public address unless the operator allows others.")
+    url: Url = Field(description="An https URL with a public address, unless the operator allows others.")
 
 
 class WebhookRecord(DatedRecord):
@@ -214,8 +212,8 @@ class WebhookRecord(DatedRecord):
 
     project_id: str | None = Field(description="Project whose events it receives; null for the installation's.")
     url: str = Field(description="Where requests are sent.")
-    state: str = Field(description="`active`, `failing` (last answer not 2xx) or `revoked` (with its key or owner).")
-    failing_since: Minute | None = Field(description="Since when no request is answered with 2xx; null if it is.")
+    state: str = Field(description="`active`, `failing` (last answer not 2xx) or `revoked` (its key or owner was).")
+    failing_since: Minute | None = Field(description="Since when no request gets a 2xx answer; null unless failing.")
 
 
 class NewWebhookRecord(WebhookRecord):

@@ -11,8 +11,8 @@ from typing import Literal
 
 EPSILON_LEAST, EPSILON_MOST = 1e-3, 1e3
 DELTA_LEAST, DELTA_MOST = 1e-30, 0.1
-DELTA_USUAL_MOST = 1e-4  # a larger one must be confirmed
+DELTA_USUAL_MOST = 1e-4  # a larger delta must be confirmed
 
-Unit = Literal["record", "subject"]  # whose presence the guarantee hides, declared when an account is opened
+Unit = Literal["record", "subject"]  # whose presence the guarantee hides; declared when an account is opened
 UNITS: tuple[Unit, ...] = ("record", "subject")
 UNIT_WORDS: Mapping[str, str] = {"record": "one record", "subject": "all records of one subject"}

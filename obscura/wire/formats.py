@@ -31,8 +31,8 @@ class Packing:
     """A file format of samples.
 
     Attributes:
-        suffix: Without the dot.
-        contents: Its content besides README and privacy card, in Markdown.
+        suffix: Of the file, without the dot.
+        contents: Description, in Markdown, of the content besides README and privacy card.
     """
 
     suffix: str
@@ -61,7 +61,7 @@ PACKINGS: Mapping[str, Packing] = {
         "tar",
         "application/x-tar",
         "WebDataset (tar)",
-        "`<number>.png` and `<number>.cls`, the label. Names that begin and end with two underscores are not "
-        "images, and readers of WebDataset skip them; `__classes.json__` names the labels.",
+        "`<number>.png` and `<number>.cls`, the label. Files whose names begin and end with two underscores "
+        "are not images, and readers of WebDataset skip them. `__classes.json__` lists the class names.",
     ),
 }

@@ -1,4 +1,4 @@
-"""Ids, and tokens of keys. The user of a key creates its token; the service stores only the SHA-256."""
+"""Ids, and tokens of keys. The service stores only the SHA-256 of a token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SECRET_BYTES = 32
 
 
 def id_from(prefix: str, digits: bytes) -> str:
-    """Return `<prefix>_` and 20 lowercase base32 characters: the first 100 bits of at least 13 bytes."""
+    """Return `<prefix>_` and 20 lowercase base32 characters: the first 100 bits of `digits`, at least 13 bytes."""
     return f"{prefix}_{base64.b32encode(digits).decode('ascii').lower()[:ID_RANDOM_CHARACTERS]}"
 
 
@@ -23,7 +23,7 @@ def make_token() -> tuple[str, str, str]:
 
 
 def introduce() -> tuple[str, str]:
-    """Return a new token and its introduction. The service first sees the token when it is used."""
+    """Return a new token and its introduction `key_id:sha256`. The service first sees the token when it is used."""
     key_id, token, digest = make_token()
     return token, f"{key_id}:{digest}"
 

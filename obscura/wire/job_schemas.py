@@ -27,9 +27,9 @@ from obscura.wire.schemas import (
 )
 from obscura.wire.texts import TRIALS_MAX, TRIALS_MIN
 
-OPTIONS = "Options of the recipe, as `GET /v1/recipes` describes them; absent ones take the recipe's own value."
+OPTIONS = "Options of the recipe, described by `GET /v1/recipes`. An absent option has the recipe's default."
 Options = Annotated[dict[str, Any], AfterValidator(plain), Field(description=OPTIONS)]
-RecipeName = Annotated[str, Field(description="Name of the training loop; `GET /v1/recipes` has them.")]
+RecipeName = Annotated[str, Field(description="Name of the recipe; `GET /v1/recipes` lists all.")]
 CostNano = Annotated[int, Field(description="The cost, in nano-units of mu^2.")]
 RecordedOptions = Annotated[dict[str, Any], Field(description=OPTIONS)]
 State = Annotated[str, Field(description="`queued`, `running`, `succeeded`, `failed` or `cancelled`.")]
@@ -40,8 +40,8 @@ FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
 class PlanRequest(ApiRequest):
     """Request the plan and cost of a training. Reads no data."""
 
-    dataset_id: Identifier = Field(description="The labelled images.")
-    recipe: Text = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
+    dataset_id: Identifier = Field(description="Id of the dataset with the labelled images.")
+    recipe: Text = Field(description="Name of the recipe; `GET /v1/recipes` lists all.")
     epsilon: Epsilon = Field(description="Budget offered to this job, at the account's delta.")
     options: Options = Field(default_factory=dict)
 
@@ -51,31 +51,31 @@ class PreviewRequest(PlanRequest):
 
     stand_in_dataset_id: Identifier | None = Field(
         default=None,
-        description="Public dataset with at least as many classes, in place of the private images. By default: written "
-        "characters if each class is named by one letter or digit, Fashion-MNIST for other grey images if the worker "
-        "has it, else generated patterns.",
+        description="Public dataset that replaces the private images; it needs at least as many classes. By default, "
+        "written characters if each class name is one letter or digit; otherwise Fashion-MNIST for grey images, if the "
+        "worker has it; otherwise generated patterns.",
     )
 
 
 class JobRequest(PlanRequest):
     """Request a training; its cost is reserved on the account at once."""
 
-    evaluation_dataset_id: Identifier | None = Field(default=None, description="A public dataset to measure against.")
+    evaluation_dataset_id: Identifier | None = Field(default=None, description="Public dataset to evaluate on.")
 
 
 class CancelRequest(ApiRequest):
-    """How to end a job, or the trials of a sweep."""
+    """Cancel a job, or the trials of a sweep."""
 
-    discard: bool = Field(default=False, description="Publish nothing, rather than what a training has charged for.")
+    discard: bool = Field(default=False, description="Publish nothing, not even the part that has been paid for.")
 
 
 class StageFacts(ApiRecord):
-    """One kind of noisy release in a plan."""
+    """One stage of a plan: noisy releases of the same kind."""
 
     name: str = Field(description="Name of the stage, unique in its plan.")
-    releases: int = Field(description="Noisy releases of this kind.")
-    repeats: int = Field(0, description="Further releases that the cost includes, in case a crash requires them.")
-    noise_multiplier: float = Field(description="Standard deviation of the noise over the sensitivity.")
+    releases: int = Field(description="Number of noisy releases in this stage.")
+    repeats: int = Field(0, description="Further releases that are paid for, in case a crash requires them.")
+    noise_multiplier: float = Field(description="Standard deviation of the noise, divided by the sensitivity.")
     cost_nano: CostNano
 
 
@@ -86,8 +86,8 @@ class BudgetFacts(ApiRecord):
     limit_epsilon: float = Field(description="The lifetime limit, at the account's delta.")
     left_epsilon: LeftEpsilon
     left_nano: int = Field(description="Remaining budget, in nano-units of mu^2.")
-    left_after_epsilon: float = Field(description="Budget left by the job, as an epsilon at the account's delta.")
-    left_after_nano: int = Field(description="Budget left by the job, in nano-units of mu^2.")
+    left_after_epsilon: float = Field(description="Budget left after the job, as an epsilon at the account's delta.")
+    left_after_nano: int = Field(description="Budget left after the job, in nano-units of mu^2.")
     affordable: bool = Field(description="True if the account could reserve the cost now.")
 
 
@@ -98,23 +98,23 @@ class PlanRecord(ApiRecord):
     dataset_id: DatasetId
     epsilon: float = Field(description="The requested epsilon.")
     delta: Delta
-    unit: str = Field(description="Whom the guarantee hides: one `record`, or all records of a `subject`.")
-    adjacency: str = Field(description="Which datasets count as neighbours: those that differ by one whole unit.")
+    unit: str = Field(description="The protected unit: one `record`, or all records of a `subject`.")
+    adjacency: str = Field(description="Which datasets are neighbours: those that differ by one whole unit.")
     cost_nano: CostNano
     cost_epsilon: float = Field(description="Total cost of the stages; at most the requested epsilon.")
-    stages: list[StageFacts] = Field(description="The kinds of noisy releases, in their order.")
+    stages: list[StageFacts] = Field(description="The stages, in the order in which they run.")
     facts: dict[str, Any] = Field(description="Public facts about the planned release.")
-    notes: list[str] = Field(description="Remarks for people.")
-    config: dict[str, Any] = Field(description="Every option of the recipe as it would run.")
+    notes: list[str] = Field(description="Remarks on the plan, for people.")
+    config: dict[str, Any] = Field(description="Every option of the recipe, with the value it would have.")
     budget: BudgetFacts = Field(description="The account before and after.")
 
 
 class ProgressFacts(ApiRecord):
-    """Progress of a running job: steps and costs planned from public numbers, and nothing else."""
+    """Progress of a running job. It contains only steps and costs that are planned from public numbers."""
 
     stage: str | None = Field(default=None, description="The current stage; null before the first.")
-    step: int | None = Field(default=None, description="Steps of this stage that are done.")
-    steps: int | None = Field(default=None, description="Steps of this stage.")
+    step: int | None = Field(default=None, description="Completed steps of this stage.")
+    steps: int | None = Field(default=None, description="Number of steps of this stage.")
     charged_nano: int = Field(default=0, description="The charges so far, in nano-units of mu^2; they stay spent.")
     planned_nano: int = Field(default=0, description="The plan's charges, in nano-units of mu^2.")
     charged_epsilon: float = Field(default=0.0, description="The charges so far, as an epsilon at the account's delta.")
@@ -122,14 +122,16 @@ class ProgressFacts(ApiRecord):
     eta_seconds: Annotated[float, AfterValidator(lambda seconds: 60.0 * math.ceil(seconds / 60))] | None = Field(
         default=None, description="Estimated seconds until the job ends, rounded up to whole minutes; null if unknown."
     )
-    silent_minutes: int | None = Field(default=None, description="Minutes without a sign of life, at least, or null.")
+    silent_minutes: int | None = Field(
+        default=None, description="The worker has shown no sign of life for at least this many minutes; else null."
+    )
 
 
 class FailureFacts(ApiRecord):
     """Reason why a job did not succeed, from a closed set."""
 
     code: str = Field(description="Stable code of the failure.")
-    message: str = Field(description="The same for people.")
+    message: str = Field(description="The failure in a sentence, for people.")
 
 
 class OutcomeFacts(ApiRecord):
@@ -137,11 +139,11 @@ class OutcomeFacts(ApiRecord):
 
     job_id: str = Field(description="The job.")
     state: State
-    failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
+    failure: FailureFacts | None = Field(description="Why the job failed; null if it has not failed.")
 
 
 class PreviewRecord(OutcomeFacts, DatedRecord):
-    """A plan tried on public images with the declared shape; its state is that of its job."""
+    """A plan tried on public images with the declared shape; its state is the state of its job."""
 
     dataset_id: DatasetId
     recipe: RecipeName
@@ -150,15 +152,18 @@ class PreviewRecord(OutcomeFacts, DatedRecord):
     stand_in: str | None = Field(
         description="Public substitute for the private images; null until the preview has ended."
     )
-    accuracy: float | None = Field(description="Of a CNN trained on the generated images, on other stand-in images.")
+    accuracy: float | None = Field(
+        description="Accuracy of a CNN trained on the generated images, or of the released classifier; measured on "
+        "other stand-in images."
+    )
     real_accuracy: float | None = Field(
-        description="Of the same CNN trained on the stand-in's own images; null for a recipe that trains a classifier."
+        description="Accuracy of the same CNN trained on stand-in images; null for a recipe that trains a classifier."
     )
     balanced_accuracy: float | None = Field(default=None, description="Mean of the classes' accuracies.")
     accuracy_by_class: dict[str, float] | None = Field(default=None, description="Accuracy for each declared class.")
     chance: float | None = Field(description="Accuracy of guessing.")
     verdict: str | None = Field(description="The forecast in words, with a warning if much is lost in the noise.")
-    notes: list[str] = Field(description="Of the plan.")
+    notes: list[str] = Field(description="Remarks on the plan, for people.")
     finished_at: Minute | None = Field(description="When it ended; null before.")
 
 
@@ -168,32 +173,32 @@ class ProgressRecord(ApiRecord):
     state: State
     cancel_requested: bool = Field(description="True if cancellation was requested.")
     progress: ProgressFacts = Field(description="Progress of the job.")
-    failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
-    release_id: str | None = Field(description="The release that the job published, samples or measures.")
-    sample_id: str | None = Field(description="The sample; null for other jobs.")
+    failure: FailureFacts | None = Field(description="Why the job failed; null if it has not failed.")
+    release_id: str | None = Field(description="The release that the job published, samples or evaluates.")
+    sample_id: str | None = Field(description="The sample that the job generates; null for other jobs.")
 
 
 class JobRecord(ProgressRecord, DatedRecord):
     """A requested training, sampling or evaluation."""
 
     kind: str
-    account_id: str | None = Field(description="The population whose budget pays.")
-    dataset_id: str | None = Field(description="The labelled images.")
+    account_id: str | None = Field(description="The account whose budget pays.")
+    dataset_id: str | None = Field(description="Id of the dataset with the labelled images.")
     evaluation_dataset_id: str | None = Field(description="Public dataset that the release is measured on, if any.")
-    recipe: str | None = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
+    recipe: str | None = Field(description="Name of the recipe; `GET /v1/recipes` lists all.")
     epsilon: float | None = Field(description="Privacy loss at the account's delta.")
     options: RecordedOptions
     cost_nano: CostNano
     cost_epsilon: float = Field(description="The cost, as an epsilon at the account's delta.")
     ended_early: str | None = Field(
-        description="Why it charges nothing more: `discarded`; or `cancelled` or a failure code, if it publishes a "
-        "partial result."
+        description="Why a training charges nothing more, although its plan is incomplete. `discarded`: it publishes "
+        "nothing. `cancelled` or a failure code: it publishes a partial result."
     )
     publishes_if_cancelled: bool | None = Field(
         description="True if cancelling a training now would publish a release; null if it has ended or costs nothing. "
-        "Before its first useful step there is nothing to publish, and its charges stay spent."
+        "False before its first useful step: its charges stay spent, but there is nothing to publish."
     )
-    blocked: FailureFacts | None = Field(description="Why it cannot start: `arming_stopped`, `installation_locked`.")
+    blocked: FailureFacts | None = Field(description="Why it cannot start: `arming_stopped` or `installation_locked`.")
     started_at: Minute | None = Field(description="When its first attempt began; null before.")
     finished_at: Minute | None = Field(description="When it ended; null before.")
 
@@ -216,18 +221,18 @@ class TrialRequest(ApiRequest):
     """One training of a sweep."""
 
     options: Options = Field(default_factory=dict)
-    epsilon: Epsilon | None = Field(default=None, description="Of this trial; absent: that of the sweep.")
+    epsilon: Epsilon | None = Field(default=None, description="Budget of this trial. Absent: that of the sweep.")
 
 
 class SweepRequest(ApiRequest):
     """Request a hyperparameter sweep. The cost of all trials is reserved atomically, or nothing is reserved."""
 
     name: Name
-    dataset_id: Identifier = Field(description="The labelled images.")
-    recipe: Text = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
-    epsilon: Epsilon | None = Field(default=None, description="Default for trials that state none.")
+    dataset_id: Identifier = Field(description="Id of the dataset with the labelled images.")
+    recipe: Text = Field(description="Name of the recipe; `GET /v1/recipes` lists all.")
+    epsilon: Epsilon | None = Field(default=None, description="Budget of each trial that states none.")
     trials: list[TrialRequest] = Field(min_length=TRIALS_MIN, max_length=TRIALS_MAX, description="In running order.")
-    evaluation_dataset_id: Identifier | None = Field(default=None, description="A public dataset to measure against.")
+    evaluation_dataset_id: Identifier | None = Field(default=None, description="Public dataset to evaluate on.")
 
 
 class TrialFacts(OutcomeFacts):
@@ -235,14 +240,14 @@ class TrialFacts(OutcomeFacts):
 
     options: RecordedOptions
     epsilon: float = Field(description="Privacy loss at the account's delta.")
-    reserved_nano: int = Field(description="Still reserved; 0 once the trial has ended.")
+    reserved_nano: int = Field(description="Budget still reserved; 0 once the trial has ended.")
     charged_nano: int = Field(description="The charges so far, in nano-units of mu^2; they stay spent.")
     spent_nano: SpentNano
     spent_epsilon: float = Field(description="Spent budget, as an epsilon at the account's delta.")
-    accuracy: dict[str, float] | None = Field(description="On the public evaluation dataset, by classifier.")
+    accuracy: dict[str, float] | None = Field(description="Accuracy on public data, by classifier.")
     balanced_accuracy: dict[str, float] | None = Field(default=None, description="Mean of the classes' accuracies.")
     release_id: str | None = Field(description="The release.")
-    incomplete: bool = Field(description="It ended early; its release is a partial result.")
+    incomplete: bool = Field(description="True if it ended early and published a partial result.")
 
     @property
     def compared_by(self) -> float | None:
@@ -287,9 +292,9 @@ class RecipeRecord(ApiRecord):
     name: str = Field(description="Its name in the request of a job.")
     title: str = Field(description="Its name for people.")
     publishes: str = Field(description="Kind of its release: `generator`, `classifier` or `histogram`.")
-    releases: str = Field(description="The same in words.")
-    units: list[Unit] = Field(description="Units of the accounts that may use it, because it bounds their influence.")
-    presets: dict[str, dict[str, Any]] = Field(description="Values of the option `preset`; `default` by default.")
+    releases: str = Field(description="The kind of its release, in words.")
+    units: list[Unit] = Field(description="Units whose influence it bounds. Only accounts of these units can use it.")
+    presets: dict[str, dict[str, Any]] = Field(description="Options set by each preset. Default preset: `default`.")
     defaults: dict[str, Any] = Field(description="Default of each option.")
     follows: list[str] = Field(
         description="Options whose defaults follow from declared numbers and the budget. A plan shows their values."
@@ -300,4 +305,4 @@ class RecipeRecord(ApiRecord):
 class RecipeList(ApiRecord):
     """Every recipe of the service."""
 
-    items: list[RecipeRecord] = Field(description="The items of this page.")
+    items: list[RecipeRecord] = Field(description="The recipes.")

@@ -1,4 +1,4 @@
-"""Classify folder names: a person, a part of a collection, or a class. Pure functions over texts.
+"""Classify folder names: a person, a part of a dataset such as `train`, or a class. Pure functions over texts.
 
 A person's name must not become a public class name without asking the owner, and an ordinary word must not cause a
 question. So these rules match forms (dates, long numbers, numbered words such as `patient12`, DICOM and register ids)
@@ -54,10 +54,10 @@ _NUMBERED = re.compile(
     r"(?:[-_ .](?:[lr]|(?:left|right|o[dsu]|pre|post)\b.*|\w?\d+))?"
     r"|[mfw][-_ ]?\d{1,3} ?(?:yo?|yrs?|years?)"
     r"|\d{2,}[-_ ](?:left|right|[lr]e?|o[dsu])"  # an eye, a breast, a knee
-    r"|(?-i:[A-Z]\.?[- ]?[A-Z]\.?)[-_ ]?(?:18|19|20)\d\d|(?-i:[A-Z]\.[- ]?[A-Z]\.)[-_ ]?\d.*",  # initials and birth
+    r"|(?-i:[A-Z]\.?[- ]?[A-Z]\.?)[-_ ]?(?:18|19|20)\d\d|(?-i:[A-Z]\.[- ]?[A-Z]\.)[-_ ]?\d.*",  # initials, birth year
     re.IGNORECASE,
 )
-# Words of a path that identify the owner of the images below. One letter is not enough.
+# Parts of a path that identify the person whose images it contains. A word of one letter, as in p12, is not enough.
 _OWNER = re.compile(
     r"(?:patient|pat|pid|subject|subj|sub|person|participant|proband|volunteer|donor|mrn)[-_ #.]*\d+[a-z]?",
     re.IGNORECASE,
@@ -107,7 +107,7 @@ _IS_SPLIT = re.compile(
     r"(?:[-_ ]?(?:set|data|images|imgs|masks|png|jpe?g|dicom|small|full|resized|\d+|[ab](?![a-z])))*",
     re.IGNORECASE,
 )
-# Names of folders and files with masks of other images. The second kind is clear without the image's name.
+# Words in the names of mask folders and files. Those of `_MASK_ALONE` mark a mask even without the image's name.
 _MASK_WORDS = frozenset([
     "mask", "masks", "seg", "segs", "gt", "gts", "label", "labels", "annotation", "annotations", "anno", "annot", "ann",
     "targets",
@@ -209,7 +209,7 @@ def identifiers_in(names: Iterable[str], *, few: bool) -> list[str]:
 
     Args:
         names: All class names.
-        few: True if most of them have few images.
+        few: True if most classes have few images.
     """
     series: dict[str, list[str]] = {}
     for name in sorted(name for name in set(names) if not _WNID.fullmatch(name)):
@@ -257,7 +257,10 @@ def _are_identifiers(form: str, alike: Sequence[str], few: bool) -> bool:
 
 
 def _have_gaps(values: Sequence[str], few: bool) -> bool:
-    """Return whether numbers have gaps, unless they are measurements."""
+    """Return whether numbers are long, or whole numbers are missing between the smallest and the largest.
+
+    False for measurements (decimals, or multiples of five) and for few or small numbers.
+    """
     if any("." in value for value in values):
         return False
     numbers = sorted(set(map(int, values)))
@@ -310,7 +313,10 @@ def masks_among(names: Iterable[str]) -> list[str]:
 
 
 def _picture_of(words: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the words of the image's name, given those of its mask; None if they name no mask, ("",) for any image."""
+    """Return the words of the image's name, given the words of its mask's name; None if they name no mask.
+
+    Returns () for a mask of any image, and ("",) for a mask of images that have a general name such as `image`.
+    """
     numbered = len(words) > 1 and (words[-1].isdecimal() or words[-1] in ("tr", "ts", "val"))
     for place in (-1, 0, *([-2] if numbered else [])):
         word = words[place] if words else ""
@@ -322,20 +328,20 @@ def _picture_of(words: Sequence[str]) -> tuple[str, ...] | None:
 
 
 def owner_in(path: str) -> str | None:
-    """Return the part of a path that identifies a person: patient00001 in `train/patient00001/study1/view1.png`."""
+    """Return the folder that identifies a person, or None: patient00001 in `train/patient00001/study1/view1.png`."""
     folders = path.replace("\\", "/").split("/")[:-1]
     return next((part for part in folders if _OWNER.fullmatch(part.strip())), None)
 
 
 def persons_in_file_names(names: Sequence[str], *, classes: int = 1) -> tuple[str, str] | None:
-    """Return two file names that seem to belong to one person, or None.
+    """Return two file names that seem to show the same person; None if there is no such pattern.
 
     Recognises a shared word (person1_virus_1, person1_virus_2), a distinguishing suffix (10_left and 10_right,
     scan3_slice_01 and scan3_slice_02), and a number with a counter (00000013_005).
 
     Args:
         names: Paths of images.
-        classes: Number of classes, which file names may contain as well (grade1_001).
+        classes: Number of classes. A shared word may also be the name of a class (grade1_001).
     """
     signs: dict[bool, dict[str, dict[str, str]]] = {True: {}, False: {}}  # by person: files by distinguishing part
     for name in names:
@@ -351,7 +357,7 @@ def persons_in_file_names(names: Sequence[str], *, classes: int = 1) -> tuple[st
 
 
 def _person_of(path: str) -> tuple[bool, str, str]:
-    """Return (whether the sign is strong, the apparent owner of the file, the part that distinguishes it), or ""."""
+    """Return (whether the sign is strong, the apparent person or "", the part that identifies the person's file)."""
     *folders, name = path.split("/")
     owner = _OWNER.match(name)
     if owner:

@@ -29,12 +29,12 @@ Proportions = Annotated[dict[Text, Proportion], Field(min_length=1, max_length=1
 
 
 class HistogramFacts(ApiRecord):
-    """Released number of units per class: exact counts with noise."""
+    """Released number of units per class: the true counts plus noise."""
 
     classes: list[str] = Field(description="Names of the classes, in the order of their labels.")
-    counts: list[int] = Field(description="The noisy counts, at least 0 and at most what was declared.")
-    noisy_counts: list[int] = Field(description="As the mechanism released them: unbiased, possibly below 0.")
-    standard_error: float = Field(description="Of each noisy count.")
+    counts: list[int] = Field(description="The noisy counts, clipped to between 0 and the declared number.")
+    noisy_counts: list[int] = Field(description="The counts before clipping: unbiased, possibly below 0.")
+    standard_error: float = Field(description="Standard error of each noisy count.")
 
 
 class MadeFacts(ApiRecord):
@@ -45,10 +45,10 @@ class MadeFacts(ApiRecord):
 
 
 class IncompleteFacts(MadeFacts):
-    """Part of its plan that a training completed before it ended early. The guarantee covers the completed releases."""
+    """The completed part of a training that ended before its plan. The guarantee covers the completed releases."""
 
     reason: str = Field(description="`cancelled`, or the code of a failure.")
-    fraction: float = Field(description="Of the planned noisy releases, rounded down.")
+    fraction: float = Field(description="Completed share of the planned noisy releases, rounded down.")
     stages: dict[str, MadeFacts] = Field(description="How many were made and planned, by stage.")
 
 
@@ -62,56 +62,58 @@ class ReleaseRecord(DatedRecord, NamedRecord):
     recipe: RecipeName
     epsilon: float = Field(description="Cost of the release, at the account's delta.")
     delta: Delta
-    unit: str = Field(description="Whom the guarantee hides: one `record`, or all records of a `subject`.")
+    unit: str = Field(description="The protected unit: one `record`, or all records of a `subject`.")
     classes: list[str] = Field(description="Names of the classes, in the order of their labels.")
-    accuracy: dict[str, float] | None = Field(description="Of the newest evaluation, in [0, 1], by classifier.")
+    accuracy: dict[str, float] | None = Field(description="Accuracy in the newest evaluation, by classifier.")
     balanced_accuracy: dict[str, float] | None = Field(description="Mean of the classes' accuracies, by classifier.")
-    accuracy_by_class: dict[str, float] | None = Field(description="Of each class, by the CNN or released classifier.")
+    accuracy_by_class: dict[str, float] | None = Field(description="Accuracy by class, of the CNN or the classifier.")
     artifact_sha256: str = Field(description="SHA-256 over the files that were published.")
     summary: dict[str, Any] = Field(description="Public facts, and accuracies of the newest evaluation that has ended.")
-    incomplete: IncompleteFacts | None = Field(description="Of a training that ended before its plan.")
-    histogram: HistogramFacts | None = Field(description="The counts of a histogram.")
-    project_id: str = Field(description="The department that trained it, and shares it if it is not yours.")
+    incomplete: IncompleteFacts | None = Field(description="The completed part, if it ended early; else null.")
+    histogram: HistogramFacts | None = Field(description="The counts, if the release is a histogram; else null.")
+    project_id: str = Field(description="The project that trained it. If it is not yours, it shares the release.")
 
 
 class EvaluationRequest(ApiRequest):
     """Evaluate a release on a public dataset with the same classes and shape, for free."""
 
-    dataset_id: Identifier = Field(description="The labelled images.")
+    dataset_id: Identifier = Field(description="Id of the public dataset.")
     samples: int | None = Field(default=None, ge=1, description="Images to generate and train classifiers on.")
-    seed: int | None = Field(default=None, ge=0, lt=2**63, description="Public; of the samples and the classifiers.")
+    seed: int | None = Field(default=None, ge=0, lt=2**63, description="Public seed of samples and classifiers.")
 
 
 class SimilarityFacts(ApiRecord):
     """Similarity of synthetic and public images, by one named extractor."""
 
     extractor: str = Field(
-        description="Network that described the images. Compare only distances of the same extractor, dataset and "
-        "number of images. Only those of the usual Inception network are FIDs."
+        description="Network that computed the features. Compare distances only if extractor, dataset and number of "
+        "images are the same. Only distances of the usual Inception network are FIDs."
     )
     frechet_distance: float = Field(
         description="Distance between Gaussians fitted to both sets of features; 0 for equal sets."
     )
-    precision: float = Field(description="Share of the synthetic images that lie where real ones do.")
-    recall: float = Field(description="Share of the real images that lie where synthetic ones do.")
+    precision: float = Field(description="Share of the synthetic images that lie in the region of the real images.")
+    recall: float = Field(description="Share of the real images that lie in the region of the synthetic images.")
     images: int = Field(description="Number of images compared, of each kind.")
 
 
 class EvaluationRecord(OutcomeFacts, DatedRecord):
-    """One evaluation of a release on a public dataset; its state is that of its job."""
+    """One evaluation of a release on a public dataset; its state is the state of its job."""
 
     release_id: str = Field(description="The release.")
     dataset_id: DatasetId
     samples: int | None = Field(
-        description="Synthetic images that were measured; null unless the release is a generator."
+        description="Number of synthetic images that were measured; null unless the release is a generator."
     )
     seed: int = Field(description="Public: the same request gives the same result.")
-    accuracy: dict[str, float] | None = Field(description="In [0, 1], by classifier; null until it has ended.")
+    accuracy: dict[str, float] | None = Field(description="Accuracy in [0, 1], by classifier; null until it has ended.")
     balanced_accuracy: dict[str, float] | None = Field(description="Mean of the classes' accuracies, by classifier.")
-    accuracy_by_class: dict[str, float] | None = Field(description="Of each class, by the CNN or released classifier.")
-    similarity: SimilarityFacts | None = Field(description="Of a generator: similarity of its images and public ones.")
-    accuracy_warm_start_only: dict[str, float] | None = Field(description="In [0, 1], of the warm start alone, if any.")
-    accuracy_real: float | None = Field(description="Of the CNN trained on half the public images, on the other half.")
+    accuracy_by_class: dict[str, float] | None = Field(description="Accuracy by class, of the CNN or the classifier.")
+    similarity: SimilarityFacts | None = Field(description="Similarity of generated to public images, for a generator.")
+    accuracy_warm_start_only: dict[str, float] | None = Field(description="Accuracy of the warm start alone, if any.")
+    accuracy_real: float | None = Field(
+        description="Accuracy of the CNN trained on half of the public images, measured on the other half."
+    )
     finished_at: Minute | None = Field(description="When it ended; null before.")
 
 
@@ -122,11 +124,11 @@ class SampleRequest(ApiRequest):
     classes: list[Text] | None = Field(default=None, min_length=1, max_length=1000, description="Classes to generate.")
     proportions: Proportions | Literal["stated"] | None = Field(
         default=None,
-        description="Instead of `classes`: numbers by class, of which only the ratios count. Classes without a number "
-        "are not generated. `stated`: the training's option `class_fractions`. Absent: all classes equally often.",
+        description="Instead of `classes`: a number for each class to generate; only the ratios matter. `stated`: the "
+        "numbers in the training's option `class_fractions`. Absent: all classes equally often.",
     )
     seed: int = Field(ge=0, lt=2**63, description="Public: the same request gives the same result.")
-    format: SampleFormat = Field(description="Kind of file.")
+    format: SampleFormat = Field(description="File format.")
 
 
 class SampleRecord(OutcomeFacts, DatedRecord):
@@ -137,8 +139,8 @@ class SampleRecord(OutcomeFacts, DatedRecord):
     classes: list[str] | None = Field(description="Names of the classes, in the order of their labels.")
     proportions: dict[str, float] | None = Field(default=None, description="Requested ratio by class; null if equal.")
     seed: int = Field(description="Public: the same request gives the same result.")
-    format: str = Field(description="Kind of file.")
-    sha256: str | None = Field(description="SHA-256 of the file; null until it is there.")
+    format: str = Field(description="File format.")
+    sha256: str | None = Field(description="SHA-256 of the file; null until the file exists.")
     bytes: int | None = Field(description="Size of the file.")
     removed_at: Minute | None = Field(default=None, exclude_if=operator.not_, description="When the file expired.")
 
@@ -146,13 +148,13 @@ class SampleRecord(OutcomeFacts, DatedRecord):
 class ShareRequest(ReasonRequest):
     """Request to share a release with another project, or with all. Another person must approve."""
 
-    project_id: Identifier | None = Field(default=None, description="The other department. Absent: all, now and later.")
+    project_id: Identifier | None = Field(default=None, description="The other project. Absent: all, now and later.")
 
 
 class ShareRecord(DatedRecord):
     """Access of another project, or of all projects, to a release."""
 
     release_id: str = Field(description="The release.")
-    project_id: str | None = Field(description="The other department; null for every one.")
-    project_name: str | None = Field(description="Its name.")
+    project_id: str | None = Field(description="The other project; null for all projects.")
+    project_name: str | None = Field(description="Name of the other project.")
     ended_at: Minute | None = Field(description="When sharing was ended; null while it is shared.")

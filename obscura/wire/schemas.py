@@ -29,20 +29,20 @@ def plain(value: Any, depth: int = 0) -> Any:
             C, infinity, NaN, or integers of more than 63 bits.
     """
     if depth > DEPTH_MAX:
-        raise ValueError(f"it may nest at most {DEPTH_MAX} levels deep")
+        raise ValueError(f"the value may nest at most {DEPTH_MAX} levels deep")
     match value:
         case str():
             value = normalize_text(value)
             if not is_readable(value):
-                raise ValueError("texts must have no control or invisible character, nor one that changes direction")
+                raise ValueError("texts must have no control, invisible or direction-changing characters")
         case float() if not math.isfinite(value):
-            raise ValueError("numbers are finite")
+            raise ValueError("numbers must be finite")
         case int() if not -(2**63) <= value < 2**63:
-            raise ValueError("whole numbers have at most 63 bits")
+            raise ValueError("whole numbers must have at most 63 bits")
         case dict():
             read = {plain(name, depth): plain(item, depth + 1) for name, item in value.items()}
             if len(read) < len(value):
-                raise ValueError("names must differ in more than how their accents are stored")
+                raise ValueError("two names differ only in how their accents are stored; rename one of them")
             return read
         case list():
             return [plain(item, depth + 1) for item in value]
@@ -68,18 +68,18 @@ def clean(characters_max: int) -> AfterValidator:
 
 
 Item = TypeVar("Item")
-RECORDS_MAX = 2**31 - 1  # of a database column
+RECORDS_MAX = 2**31 - 1  # the largest integer of a database column
 
 Minute = Annotated[datetime, AfterValidator(to_the_minute)]  # the format of every time; see service.times
 Text = Annotated[str, Field(min_length=1, max_length=NAME_CHARACTERS_MAX), clean(NAME_CHARACTERS_MAX)]
-Name = Annotated[Text, Field(description="For people.")]  # a new name; other texts refer to existing things
+Name = Annotated[Text, Field(description="Name for people.")]  # a new name; other texts refer to existing things
 Identifier = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z0-9_]+$")]
 Epsilon = Annotated[float, Field(ge=EPSILON_LEAST, le=EPSILON_MOST)]
-Delta = Annotated[float, Field(description="Of (epsilon, delta)-differential privacy; at most 1/n.")]
-DatasetId = Annotated[str, Field(description="The labelled images.")]
-AccountId = Annotated[str, Field(description="The population whose budget pays.")]
+Delta = Annotated[float, Field(description="The delta of (epsilon, delta)-differential privacy; at most 1/n.")]
+DatasetId = Annotated[str, Field(description="Id of the dataset with the labelled images.")]
+AccountId = Annotated[str, Field(description="The account whose budget pays.")]
 SpentNano = Annotated[int, Field(description="Spent budget, in nano-units of mu^2. It never decreases.")]
-LeftEpsilon = Annotated[float, Field(description="Remaining budget, at the account's delta; epsilons do not add up.")]
+LeftEpsilon = Annotated[float, Field(description="Remaining budget at the account's delta. Epsilons do not add up.")]
 Reason = Annotated[str, Field(min_length=1, max_length=REASON_CHARACTERS_MAX), clean(REASON_CHARACTERS_MAX)]
 KeyCheck = Annotated[str, Field(pattern=rf"^[0-9a-f]{{{KEY_CHECK_CHARACTERS}}}$")]
 Scope = Literal["admin", "data", "train", "read", "releases", "audit", "metrics"]
@@ -103,16 +103,16 @@ class ApiRecord(BaseModel):
 
 
 def record_of(schema: type[Record], row: Any, **differently: Any) -> Record:
-    """Return the fields of a row that a schema names, except fields that are shown in a different form."""
+    """Return a record of a row's fields. `differently` replaces the values of fields that are shown in another form."""
     same = {name: getattr(row, name) for name in schema.model_fields if name not in differently}
     return schema(**same, **differently)
 
 
 class Page(ApiRecord, Generic[Item]):
-    """One page of a list; `next_cursor` is null on the last one."""
+    """One page of a list; `next_cursor` is null on the last page."""
 
     items: list[Item] = Field(description="The items of this page.")
-    next_cursor: str | None = Field(default=None, description="The `cursor` of the next page; null on the last one.")
+    next_cursor: str | None = Field(default=None, description="The `cursor` of the next page; null on the last page.")
 
 
 class IdRecord(ApiRecord):
@@ -124,7 +124,7 @@ class IdRecord(ApiRecord):
 class NamedRecord(IdRecord):
     """A record with an id and a name."""
 
-    name: str = Field(description="For people.")
+    name: str = Field(description="Name for people.")
 
 
 class DatedRecord(IdRecord):
@@ -145,11 +145,11 @@ class AccountRequest(ApiRequest):
     delta: Delta = Field(ge=DELTA_LEAST, le=DELTA_MOST)
     accept_large_delta: bool = Field(
         default=False,
-        description=f"Confirms a delta above {DELTA_USUAL_MOST:g}. Choose at most 1 / (10 x images) instead.",
+        description=f"Confirms a delta above {DELTA_USUAL_MOST:g}. Better: a delta of at most 1 / (10 x images).",
     )
-    unit: Unit = Field(description="Whom the guarantee hides: one `record`, or all records of a `subject`.")
+    unit: Unit = Field(description="The protected unit: one `record`, or all records of a `subject`.")
     adjacency: Literal["add_remove"] = Field(description="Neighbouring datasets differ by one whole unit.")
-    project_id: Identifier | None = Field(default=None, description="Its project, forever. Optional if there is one.")
+    project_id: Identifier | None = Field(default=None, description="Its project, forever. Default: the only project.")
 
 
 class BalanceFacts(ApiRecord):
@@ -165,16 +165,16 @@ class BalanceFacts(ApiRecord):
     left_epsilon: LeftEpsilon
     affordable_epsilon: float = Field(description="The largest epsilon that the next job can request.")
     guaranteed_epsilon: float = Field(
-        description="Bound on everything it may ever publish: its limit, or what is spent and reserved if that is more."
+        description="Bound on all that the account can publish: its limit, or its spent and reserved budget if larger."
     )
     attacker_certainty_max: float = Field(
-        description="Highest certainty that an attacker who was 50% sure that a unit was used, or was not, can reach. "
-        "It covers everything that the account may ever publish, except with probability delta."
+        description="An attacker who is 50% sure that a unit was used, or was not, can become at most this sure. The "
+        "bound covers everything that the account may ever publish, except with probability delta."
     )
 
     @property
     def spent_fraction(self) -> float:
-        """Return the spent part of the capacity, 0 to 1. Shares add up; epsilons do not."""
+        """Return the spent part of the capacity, 0 to 1. Fractions add up; epsilons do not."""
         return min(self.spent_nano / self.capacity_nano, 1.0)
 
     @property
@@ -194,8 +194,8 @@ class AccountTerms(DatedRecord, NamedRecord):
     owner: str = Field(description="Contact for questions about the account.")
     epsilon: float = Field(description="The lifetime limit; the guarantee is `guaranteed_epsilon` of the balance.")
     delta: Delta
-    unit: str = Field(description="Whom the guarantee hides: one `record`, or all records of a `subject`.")
-    adjacency: str = Field(description="Which datasets count as neighbours: those that differ by one whole unit.")
+    unit: str = Field(description="The protected unit: one `record`, or all records of a `subject`.")
+    adjacency: str = Field(description="Which datasets are neighbours: those that differ by one whole unit.")
     rate: float = Field(
         description="Chance of failure that comes with each unit of mu^2; see /docs/explanation/accounting."
     )
@@ -228,8 +228,8 @@ class EntryRecord(ApiRecord):
     account_id: AccountId
     sequence: int = Field(description="Number of the entry, from 1 without a gap.")
     kind: str = Field(description="`open`, `hold`, `arm`, `charge`, `capture`, `return`, `limit`, `freeze`, `accept`.")
-    hold_id: str | None = Field(description="The reservation that the entry moves; null for others.")
-    job_id: str | None = Field(description="The job.")
+    hold_id: str | None = Field(description="The reservation that the entry changes; null if none.")
+    job_id: str | None = Field(description="The job of the reservation.")
     amount_nano: int = Field(description="Amount of the entry, in nano-units of mu^2.")
     capacity_nano: int = Field(description="The whole lifetime budget, in nano-units of mu^2.")
     spent_nano: SpentNano
@@ -237,7 +237,7 @@ class EntryRecord(ApiRecord):
     details: dict[str, Any] = Field(description="More about the entry, by its kind; covered by its hash.")
     previous_hash: str = Field(description="The hash of the previous entry; zeros for the first entry.")
     hash: str = Field(description="SHA-256 over this entry and the hash before it.")
-    created_at: datetime = Field(description="To the hour, except for the opening of the account.")
+    created_at: datetime = Field(description="Time to the hour, except for the opening of the account.")
 
 
 # --- datasets -------------------------------------------------------------------------------------------------------
@@ -247,8 +247,8 @@ class DatasetRequest(ApiRequest):
     """Declare a dataset. The whole declaration is public: it appears in plans, cards and reports."""
 
     name: Name
-    account_id: Identifier | None = Field(default=None, description="Required for private datasets, absent for public.")
-    visibility: Visibility = Field(description="`private`: has an account; `public`: costs nothing, protects nobody.")
+    account_id: Identifier | None = Field(default=None, description="Required for `private`, not allowed for `public`.")
+    visibility: Visibility = Field(description="`private`: has an account; `public`: free, but not protected.")
     classes: list[Text] = Field(min_length=1, max_length=1000, description="Class names, in the order of the labels.")
     height: int = Field(ge=1, le=1024, description="Pixels of an image, top to bottom.")
     width: int = Field(ge=1, le=1024, description="Pixels of an image, left to right.")
@@ -259,12 +259,12 @@ class DatasetRequest(ApiRequest):
         ge=1,
         le=RECORDS_MAX,
         description="Public limit on the subjects, which then bounds teachers and 1/delta. Required if the account "
-        "protects subjects, else absent. The upload contains subject ids.",
+        "protects subjects, otherwise not allowed. If it is set, the upload must contain subject ids.",
     )
     subjects_recognised: bool = Field(
         default=False,
-        description="True if an id means the same subject in all such datasets of the project. Subjects of another "
-        "account are then refused. Otherwise ids are deleted after the upload.",
+        description="True if an id means the same subject in all datasets of the project that set this. An upload with "
+        "a subject of another account is then rejected. If false, ids are deleted after the upload.",
     )
 
 
@@ -272,10 +272,10 @@ class WithdrawalRequest(ApiRequest):
     """Withdraw subjects from an account. Their ids are not stored."""
 
     subjects: list[Annotated[int, Field(ge=0, lt=2**63)] | Annotated[str, Field(min_length=1, max_length=64)]] = Field(
-        min_length=1, max_length=10_000, description="Their ids, in the form of the uploads."
+        min_length=1, max_length=10_000, description="Ids of the subjects, in the form used in the uploads."
     )
     subjects_key_check: KeyCheck | None = Field(
-        default=None, description="Check value of the ids' key, as of the first upload. Absent for plain ids."
+        default=None, description="Check value of the key of the ids, as in the first upload. Absent for plain ids."
     )
     cancel_jobs: bool = Field(default=False, description="Cancel trainings that need the datasets. Charges stay spent.")
 
@@ -283,19 +283,19 @@ class WithdrawalRequest(ApiRequest):
 class WithdrawalRecord(ApiRecord):
     """A withdrawal. It does not reveal whether a subject was found, or how many images were destroyed."""
 
-    account_id: str = Field(description="The population that the subjects withdraw from.")
-    dataset_ids: list[str] = Field(description="Its datasets that recognise subjects and have content, all rewritten.")
-    not_recognised: list[str] = Field(description="Other datasets: delete them, and push them without the subjects.")
+    account_id: str = Field(description="The account from which the subjects are withdrawn.")
+    dataset_ids: list[str] = Field(description="Its datasets with content that recognise subjects. All are rewritten.")
+    not_recognised: list[str] = Field(description="Its other datasets. Delete them, and push without the subjects.")
     waiting: bool = Field(
-        description="True if they wait to be rewritten until trainings have stopped. Until then they are `withdrawing`."
+        description="True if the rewriting waits for trainings to stop. Until then, the datasets are `withdrawing`."
     )
 
 
 class DatasetRecord(DatedRecord, NamedRecord):
     """A declared set of labelled images, without digest and size of private content."""
 
-    account_id: str | None = Field(description="The population whose budget pays.")
-    visibility: str = Field(description="`private` belongs to an account; `public` costs nothing and protects nobody.")
+    account_id: str | None = Field(description="The account whose budget pays.")
+    visibility: str = Field(description="`private`: belongs to an account; `public`: free, but not protected.")
     classes: list[str] = Field(description="Names of the classes, in the order of their labels.")
     height: int = Field(description="Pixels of an image, top to bottom.")
     width: int = Field(description="Pixels of an image, left to right.")
@@ -303,18 +303,20 @@ class DatasetRecord(DatedRecord, NamedRecord):
     records_declared: int = Field(description="Public upper bound on the number of records.")
     subjects_declared: int | None = Field(description="Public limit on the subjects; null if records are protected.")
     subjects_recognised: bool = Field(
-        default=False, exclude_if=operator.not_, description="True if other such datasets recognise its subjects."
+        default=False, exclude_if=operator.not_, description="True if an id means the same subject in other datasets."
     )
     state: str = Field(
-        description="`declared`, `receiving`, `ready`, `withdrawing` (rewritten without subjects), `failed`, "
+        description="`declared`, `receiving`, `ready`, `withdrawing` (being rewritten without subjects), `failed`, "
         "`deleting` or `deleted`."
     )
-    joined: bool = Field(description="Some of its images were known, so it belongs to the account that had them first.")
-    format: str | None = Field(description="Kind of file.")
-    content_sha256: str | None = Field(description="Public datasets only.")
-    content_bytes: int | None = Field(description="Public datasets only.")
-    failure_code: str | None = Field(description="`upload_refused`, `key_missing` (no key opens the images) or null.")
-    ready_at: Minute | None = Field(description="When its content had arrived, to the minute; null before.")
+    joined: bool = Field(
+        description="True if another account already had some of its images. The dataset then belongs to that account."
+    )
+    format: str | None = Field(description="File format of the upload.")
+    content_sha256: str | None = Field(description="Null for private datasets.")
+    content_bytes: int | None = Field(description="Null for private datasets.")
+    failure_code: str | None = Field(description="`upload_refused`, `key_missing` (for decryption) or null.")
+    ready_at: Minute | None = Field(description="When its content was accepted; null before.")
 
 
 # --- health and errors -----------------------------------------------------------------------------------------------
@@ -324,23 +326,23 @@ class HealthRecord(ApiRecord):
     """The service runs (live) and can serve (ready); otherwise the answer is a problem document."""
 
     status: Literal["ok"] = Field(description="`ok`.")
-    version: str = Field(description="Of the service.")
+    version: str = Field(description="Version of the service.")
     trainings: Literal["open", "stopped"] | None = Field(
         default=None,
         description="`stopped`: a check of the ledger found a fault, and trainings of at least one account wait for an "
-        "operator. Releases stay readable. Only readiness shows it.",
+        "operator. Releases stay readable. Only readiness shows this.",
     )
     unavailable: list[str] | None = Field(
         default=None,
-        description="External services that do not answer: `storage`, `sign-in provider`. Requests that need one get "
-        "503. Absent when all answer.",
+        description="External services that do not answer: `storage`, `sign-in provider`. Requests that need such a "
+        "service get 503. Absent when all answer.",
     )
 
 
 class FieldError(ApiRecord):
     """One invalid field of a request. Its value is never echoed."""
 
-    pointer: str = Field(description="Which part, as a JSON pointer.")
+    pointer: str = Field(description="The invalid field, as a JSON pointer.")
     message: str = Field(description="The fault, for people.")
 
 
@@ -349,7 +351,7 @@ class Problem(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True, ser_json_inf_nan="strings")
 
-    type: str = Field(description="Where the service documents the code, relative to its address.")
+    type: str = Field(description="Page that documents the code, relative to the service's address.")
     title: str = Field(description="The kind of error in words.")
     status: int = Field(description="The HTTP status.")
     detail: str = Field(description="The problem and its remedy, for people.")

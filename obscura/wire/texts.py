@@ -26,8 +26,8 @@ _BLANK = (
 )  # fmt: skip
 _SPACES = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")  # every Unicode space except U+0020
 _RULE = (  # the rule of `clean_text`, as part of a sentence
-    "a text for people has 1 to {} characters, and no control or invisible character, nor one that changes the "
-    "direction of the text; joiners (U+200C, U+200D) only between letters of a script that needs them"
+    "a text for people must have 1 to {} characters, without control characters, invisible characters and characters "
+    "that change its direction; joiners (U+200C, U+200D) are allowed only between letters of a script that needs them"
 )
 RULE = _RULE.format(NAME_CHARACTERS_MAX)
 
@@ -64,7 +64,7 @@ def is_readable(text: str) -> bool:
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text is a valid name, apart from its Unicode form."""
+    """Return whether `clean_text` would accept a text as a name and change nothing except its Unicode form."""
     try:
         return clean_text(text) == unicodedata.normalize("NFC", text)
     except ValueError:
@@ -75,7 +75,7 @@ def is_name(text: str) -> bool:
 
 SHARE_MIN, SHARE_MAX = 1e-9, 1e12  # only the ratios matter
 FRACTIONS_TEXT_MAX = 8000  # characters
-AS_STATED = "stated"  # instead of numbers: use the ratios stated for the training
+AS_STATED = "stated"  # a value instead of numbers: use the ratios stated for the training
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _NAMED_MAX = 12  # classes that an error message lists
 
@@ -95,8 +95,8 @@ def read_class_fractions(text: str, classes: Sequence[str], *, every: bool = Tru
     if all(re.fullmatch(rf"\s*{_NUMBER}\s*", part) for part in parts):
         if len(parts) != len(classes):
             raise ValueError(
-                f"there are {len(parts)} numbers for {len(classes)} classes: give one for each, in the order "
-                f"{_listed(classes)}, or write NAME=NUMBER"
+                f"there are {len(parts)} numbers for {len(classes)} classes: give one number for each class, in the "
+                f"order {_listed(classes)}, or write NAME=NUMBER"
             )
         return checked_class_fractions(dict(zip(classes, map(float, parts), strict=True)), classes, every=every)
     known = "|".join(re.escape(name) for name in sorted(classes, key=len, reverse=True))
@@ -107,8 +107,8 @@ def read_class_fractions(text: str, classes: Sequence[str], *, every: bool = Tru
         read = pair.match(text, at)
         if read is None:
             raise ValueError(
-                f"{text[at : at + 60].strip()!r} is not NAME=NUMBER of a declared class; these are {_listed(classes)}. "
-                "Or give a number for each, separated by commas"
+                f"{text[at : at + 60].strip()!r} is not NAME=NUMBER of a declared class. The classes are "
+                f"{_listed(classes)}. You can also give one number for each class, separated by commas"
             )
         if read[1] in found:
             raise ValueError(f"{read[1]} is named twice")
@@ -143,7 +143,7 @@ EPSILON = "epsilon"  # varies like an option
 
 
 class GridRefused(ValueError):
-    """A grid cannot be parsed. position: its index; None if the combination of all grids is invalid."""
+    """A grid cannot be parsed. position: the grid's index; None if the combination of all grids is invalid."""
 
     def __init__(self, said: str, position: int | None = None) -> None:
         super().__init__(said)
@@ -156,7 +156,7 @@ def trials_of(grids: Sequence[str], fixed: Mapping[str, Any]) -> list[dict[str, 
     Args:
         grids: `NAME=VALUE,VALUE` or `NAME=[JSON, ...]`, each for a different option or epsilon. A value that is not
             JSON is text.
-        fixed: Options of every trial that has no value of its own.
+        fixed: Options of every trial, except those that a grid varies.
 
     Raises:
         GridRefused: A grid has no name or values, a name occurs twice, or the trials are too few or too many.
@@ -165,17 +165,17 @@ def trials_of(grids: Sequence[str], fixed: Mapping[str, Any]) -> list[dict[str, 
     for position, grid in enumerate(grids):
         name, _, text = (part.strip() for part in grid.partition("="))
         if not name:
-            raise GridRefused("Say which option these are values of.", position)
+            raise GridRefused("Name the option that has these values.", position)
         if not text:
-            raise GridRefused(f"Write the values of {name} to try, with a comma between two.", position)
+            raise GridRefused(f"Write the values of {name} to try, separated by commas.", position)
         if name in values:
-            raise GridRefused(f"{name} is there already: write all its values in one place.", position)
+            raise GridRefused(f"{name} occurs twice: write all its values in one place.", position)
         listed = json_or_text(text)
         values[name] = listed if isinstance(listed, list) else [json_or_text(part) for part in text.split(",")]
     count = math.prod(map(len, values.values()))
     if not TRIALS_MIN <= count <= TRIALS_MAX:
         given = "1 trial" if count == 1 else f"{count:,} trials"
-        raise GridRefused(f"These values give {given}; a sweep has {TRIALS_MIN} to {TRIALS_MAX}.")
+        raise GridRefused(f"These values give {given}; a sweep must have {TRIALS_MIN} to {TRIALS_MAX}.")
     trials = []
     for combination in itertools.product(*values.values()):
         options = {**fixed, **dict(zip(values, combination, strict=True))}

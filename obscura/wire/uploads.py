@@ -1,7 +1,7 @@
-"""Rules for uploads that the client, which prepares images, and the service, which receives them, share.
+"""Rules for uploads, shared by the client, which prepares images, and the service, which receives them.
 
-The reasons for rejecting an upload, the comparison of subject ids, and the layout of class folders: `class/image.png`,
-or `class/subject/image.png`. `service.ingest.faults` has the message for each reason.
+They define the reasons for rejecting an upload, when two subject ids are the same, and the layout of class folders:
+`class/image.png`, or `class/subject/image.png`. `service.ingest.faults` has the message for each reason.
 `service/dashboard/static/class_folders.js` repeats the layout in the browser;
 `tests/service/dashboard/test_class_folders.py` runs both on the same names.
 """
@@ -88,7 +88,7 @@ _NOBODY = MISSING.union(
     ("deidentified", "de identified", "redacted", "removed"),
     ("not known", "not provided", "not applicable", "nicht bekannt", "no id"),
 )
-_BESIDE = frozenset(["patient", "patients", "subject", "person", "id", "name"])  # ignored beside such a word
+_BESIDE = frozenset(["patient", "patients", "subject", "person", "id", "name"])  # ignored next to such a placeholder
 _NO_NUMBER = re.compile(r"-\d+(?:\.0+)?|x{2,}|\\n|#(?:ref|value|name|null|num|div/0)[!?]", re.IGNORECASE)
 
 
@@ -145,7 +145,7 @@ def is_junk_path(path: str) -> bool:
 
 
 def is_wrapper(folder: str, inside: Mapping[str, bool], classes: Collection[str], *, subjects: bool) -> bool:
-    """Return whether a folder that is alone at its level wraps the class folders instead of being a class folder.
+    """Return whether the only folder at its level wraps the class folders, and is no class folder itself.
 
     Args:
         folder: Its name. It must not contain images directly.
@@ -195,6 +195,6 @@ def class_paths(names: Iterable[str], classes: Collection[str], *, subjects: boo
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Sort class names: as numbers if all are (2 before 10), otherwise by code point."""
+    """Sort class names: by value if all are whole numbers (2 before 10), otherwise by code point."""
     found = sorted(set(names))
     return tuple(sorted(found, key=int) if all(name.isascii() and name.isdecimal() for name in found) else found)

@@ -1,4 +1,4 @@
-"""Format numbers for people, in the same way on pages, in reports, errors and on the command line.
+"""Format numbers for people, in the same way on pages, in reports, in errors and on the command line.
 
 Rounding is conservative: requested and spent amounts, and odds, are rounded up; remaining and planned amounts, down.
 """

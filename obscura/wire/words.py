@@ -26,7 +26,7 @@ class EntryKind(enum.StrEnum):
     ARM = "arm"
     CHARGE = "charge"
     CAPTURE = "capture"
-    RETURN = "return"  # of a hold
+    RETURN = "return"  # of an unused hold
     LIMIT = "limit"
     FREEZE = "freeze"
     ACCEPT = "accept"
@@ -49,7 +49,7 @@ class VerificationKind(enum.StrEnum):
 
 
 class Visibility(enum.StrEnum):
-    """Private datasets belong to an account; public ones cost nothing."""
+    """Private datasets belong to an account; public datasets cost nothing."""
 
     PRIVATE = "private"
     PUBLIC = "public"
@@ -87,7 +87,7 @@ ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 class EarlyEnd(enum.StrEnum):
     """Reason why a training ends before its plan; its partial result is published as incomplete.
 
-    A discarded training publishes nothing. The other reasons are failures and have the names of their codes.
+    A discarded training publishes nothing. All reasons except CANCELLED and DISCARDED are failure codes.
     """
 
     CANCELLED = "cancelled"
@@ -116,7 +116,7 @@ class ReleaseKind(enum.StrEnum):
 
 
 class Admission(enum.StrEnum):
-    """Who admitted an admin: the operator on the machine, the first admin alone, two admins, or sign-on."""
+    """Who admitted an admin: the machine's operator, the first admin alone, two admins, or the sign-in provider."""
 
     MACHINE = "machine"
     ALONE = "alone"

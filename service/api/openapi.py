@@ -191,7 +191,7 @@ def describe(document: dict[str, Any]) -> dict[str, Any]:
     document["tags"] = [{"name": name, "description": words} for name, words in TAGS.items()]
     schemas = document["components"]["schemas"]
     for schema in schemas.values():
-        schema.setdefault("description", "One page of a list; `next_cursor` is null on the last one.")
+        schema.setdefault("description", "One page of a list; `next_cursor` is null on the last page.")
     for operations in document["paths"].values():
         for operation in operations.values():
             for parameter in operation.get("parameters", []):

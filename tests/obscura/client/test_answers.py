@@ -80,7 +80,7 @@ def test_the_same_for_asyncio_and_the_command_line():
         for line in ("accounts list", "jobs show job_a", "doctor", "recipes", "releases card rel_a"):
             ran = command(server.url, *line.split())
             assert ran.exit_code == 1, ran.output
-            assert "did not answer as an Obscura service does" in " ".join(ran.output.split()), ran.output
+            assert "did not answer like an Obscura service" in " ".join(ran.output.split()), ran.output
             assert "\x1b" not in ran.output
 
 

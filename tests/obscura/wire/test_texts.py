@@ -188,11 +188,11 @@ def test_what_is_tried_stands_in_for_what_is_fixed_and_epsilon_is_no_option():
 @pytest.mark.parametrize(
     ("grids", "position", "said"),
     [
-        (["a=1"], None, "give 1 trial; a sweep has 2 to 64"),
+        (["a=1"], None, "give 1 trial; a sweep must have 2 to 64"),
         (["a"], 0, "Write the values of a"),
         (["b=1,2", "a="], 1, "Write the values of a"),
-        (["=1,2"], 0, "which option"),
-        (["a=1,2", "a=3,4"], 1, "a is there already"),
+        (["=1,2"], 0, "Name the option"),
+        (["a=1,2", "a=3,4"], 1, "a occurs twice"),
         (["a=" + ",".join("0" * 65)], None, "65 trials"),
         ([f"{name}=" + ",".join("0" * 900) for name in "abcd"], None, "656,100,000,000 trials"),
         (["a=[]"], None, "0 trials"),

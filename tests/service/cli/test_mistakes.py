@@ -57,7 +57,7 @@ MISTAKES = {
     "a profile that is not there": ("--profile work accounts list", "obscura login URL --profile work"),
     "an account that is not there": ("accounts show nobody", "obscura accounts list"),
     "a dataset that is not there": ("datasets show nothing", "obscura datasets list"),
-    "a name that two datasets have": ("datasets show twins", "choose one by its id, ds_"),
+    "a name that two datasets have": ("datasets show twins", "Choose one by its id: ds_"),
     "a job that is not there": (f"jobs show job_{ID}", "obscura jobs list"),
     "a release that is not there": (f"releases show rel_{ID}", "obscura releases list"),
     "a sweep that is not there": (f"sweeps show swp_{ID}", "obscura sweeps list"),

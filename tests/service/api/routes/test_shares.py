@@ -175,7 +175,7 @@ def test_one_owner_ends_it_and_what_is_being_drawn_is_cancelled(two: Two) -> Non
     for repeat in (release.card, lambda: release.sample(1)):
         with pytest.raises(NotFoundError, match="no such release"):
             repeat()
-    with pytest.raises(NotFoundError, match="no such share"):
+    with pytest.raises(NotFoundError, match="is not shared with"):
         two.owner.release(two.release_id).unshare(two.other)
     two.share(two.other)
     assert two.sees(two.their_analyst)
