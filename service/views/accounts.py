@@ -72,7 +72,7 @@ class Payments:
         return cls({id: row for id, (row, _) in accounts.items()}, sound, faults)
 
     def require_sound(self) -> Self:
-        """Raise LedgerCorruption if the log contradicts any of them."""
+        """Raise LedgerCorruption if the log contradicts any account or hold."""
         for fault in self.faults.values():
             raise fault
         return self
@@ -89,7 +89,7 @@ class Payments:
         return DoubtfulAccount.model_construct(**terms, fault=fault)  # not validated: the row may contain anything
 
     def epsilon_of(self, account_id: str) -> Callable[[int], float]:
-        """Return the function that converts nano-units to epsilon at an account's delta; it returns 0 if in doubt."""
+        """Return a function from nano-units to epsilon at an account's delta; for an account in doubt, always 0."""
         if account_id in self.faults:
             return lambda _nano: 0.0
         return ledger.filter_of(self.accounts[account_id]).epsilon_of
