@@ -134,8 +134,8 @@ def _model_card(title: str, card: Mapping[str, Any], description: Mapping[str, A
         "    ...",
         "```",
         "",
-        "With the same seed, torch version and kind of processor, it gives the same pixels as the service that "
-        "published the generator.",
+        f"With the same seed, torch version and kind of processor, `{LOADER_FILE}` gives the same pixels as the "
+        "service.",
         "",
         "## Classes",
         "",

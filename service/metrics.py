@@ -1,7 +1,7 @@
 """Metrics for operators, served by `GET /metrics`. See docs/operate/monitor.md.
 
-Metrics are sampled at most once a minute, so that they reveal no times more exactly than to the minute. There are no
-metrics of the process (memory, CPU time), because these depend on the content of requests.
+Metrics are sampled at most once a minute, so that they reveal times only to the minute. There are no metrics of the
+process (memory, CPU time), because these depend on the content of requests.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ ENTRIES = {
     EntryKind.OPEN: "Account opened",
     EntryKind.HOLD: "Reserved for a job",
     EntryKind.ARM: "Data opened",
-    EntryKind.CHARGE: "Charged ahead",
+    EntryKind.CHARGE: "Charged in advance",
     EntryKind.CAPTURE: "Spent",
     EntryKind.RETURN: "Returned",
     EntryKind.LIMIT: "Limit changed",

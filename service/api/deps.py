@@ -232,7 +232,7 @@ class PageRequest:
 
 async def page_request(
     service: Running,
-    limit: Annotated[int, Query(ge=1, description="Items on a page, at most; the service has a maximum.")] = 50,
+    limit: Annotated[int, Query(ge=1, description="Items per page, capped by the service.")] = 50,
     cursor: Annotated[str | None, Query(max_length=500, description="`next_cursor` of the previous page.")] = None,
 ) -> PageRequest:
     """Parse `limit`, capped at the service's maximum, and `cursor`."""

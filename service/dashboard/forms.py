@@ -71,7 +71,7 @@ def read_declaration(form: Mapping[str, str]) -> DatasetRequest:
             raise FieldsRefused(
                 {
                     "classes": f"These look like {like}: {', '.join(odd[:NAMES_SHOWN_MAX])}. Class names become "
-                    "public forever. Rename the folders, or tick the box below if they are classes."
+                    "public forever. Rename the folders, or tick the box below if these names are classes."
                 }
             )
     return read_body(DatasetRequest, fields)

@@ -118,7 +118,7 @@ class EntriesPage:
     """Part of an account's log, newest first, with its chain verified."""
 
     groups: Sequence[Sequence[EntryRecord]]  # consecutive charges of one job and stage are one group
-    older_before: int | None
+    older_before: int | None  # sequence number for the page of older entries; None if there are none
     newer_before: int | None
 
 

@@ -135,7 +135,7 @@ class JobView:
     account_name: str | None
     dataset_name: str | None
     took: timedelta | None
-    payer: Payer | None  # in lists, only for an account in doubt
+    payer: Payer | None  # in lists, None unless the account is in doubt
     hold: ledger.Hold | None
 
 
@@ -143,7 +143,7 @@ class JobView:
 class WholeJob(JobView):
     """A job on its own page."""
 
-    made: Any  # the record of its result; None if the result has no row
+    made: Any  # the record of its result; None if its kind has no table of results
     plan: dict[str, Any]
 
 

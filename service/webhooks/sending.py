@@ -58,9 +58,9 @@ def read_url(url: str, *, private: bool) -> tuple[httpx.URL, str, int]:
     """
     schemes = ("https", "http") if private else ("https",)
     refused = AddressRefused(
-        f"A webhook's URL must look like https://hooks.example.org/obscura: {' or '.join(schemes)}, a valid host name "
-        f"or address, a port from 1 to 65535 or none, neither a user nor a fragment, and at most {URL_CHARACTERS_MAX} "
-        "characters."
+        f"A webhook's URL must look like https://hooks.example.org/obscura. It needs the scheme {' or '.join(schemes)} "
+        f"and a valid host name or address, and has at most {URL_CHARACTERS_MAX} characters. It may have a port from "
+        "1 to 65535, but no user and no fragment."
     )
     if len(url) > URL_CHARACTERS_MAX or not url.isprintable() or any(mark in url for mark in " \\#"):
         raise refused

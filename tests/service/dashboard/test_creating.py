@@ -95,7 +95,7 @@ def test_a_form_whose_fields_have_no_end_or_cannot_be_read_is_refused(site, uplo
 
 @pytest.mark.parametrize(
     ("classes", "said"),
-    [("SURNAME_GIVEN_19610423, dog", "look like people: SURNAME_GIVEN_19610423"), ("train, test", "like subsets, such as")],
+    [("SURNAME_GIVEN_19610423, dog", "look like people: SURNAME_GIVEN_19610423"), ("train, test", "like subsets")],
 )
 def test_names_that_may_be_no_classes_are_asked_about_before_they_are_public(
     site, open_account, classes, said, uploader

@@ -85,7 +85,9 @@ def test_jobs_show_their_progress_and_nothing_measured(site, stock):
 def test_an_account_shows_its_holds_datasets_and_chained_entries(site, stock):
     parts = ("", "/data", "/jobs", "/ledger")
     shown = " ".join(words_of(site.client().get(f"/accounts/{stock.account}{part}").text) for part in parts)
-    assert_shown(shown, "60,000", "28 × 28 × 1", "Reserved, data not opened yet", "Charged ahead: Votes", "DataLens")
+    assert_shown(
+        shown, "60,000", "28 × 28 × 1", "Reserved, data not opened yet", "Charged in advance: Votes", "DataLens"
+    )
     assert site.row(Account, stock.account).head_hash in shown.replace(" ", "")
 
 
