@@ -48,7 +48,7 @@ def guarantee(card: Mapping[str, Any]) -> list[str]:
         "",
         f"The generator is ({epsilon}, {delta})-differentially private: adding or removing {unit} of the training "
         f"data changes the probability of every outcome by a factor of at most exp({epsilon}), except with probability "
-        f"about {delta}. Drawing more images from it costs nothing. `privacy_card.json` contains the full "
+        f"about {delta}. Generating more images costs nothing. `privacy_card.json` contains the full "
         "statement: its inputs, the facts assumed to be public, and its limitations.",
         "",
         "| epsilon | delta | unit | adjacency |",
@@ -59,7 +59,7 @@ def guarantee(card: Mapping[str, Any]) -> list[str]:
     incomplete = card.get("incomplete")
     if incomplete:
         made, planned = incomplete["made"], incomplete["planned"]
-        lines += [f"Its training ended early: {made} of {planned} planned releases were made.", ""]
+        lines += [f"Its training ended early: {made} of {planned} planned noisy releases were made.", ""]
     return lines
 
 
@@ -93,7 +93,7 @@ def read_made(storage: Storage, factory: SessionFactory, release_id: str, name: 
         release = find(session, Release, release_id)
         classes = trained_on(session, release).classes
     if release.kind is not ReleaseKind.GENERATOR:
-        raise NotFound(f"A {release.kind.value} has no {name}; a generator has.", release_id=release.id)
+        raise NotFound(f"Only generators have {name}; this release is a {release.kind.value}.", release_id=release.id)
     description = json.loads(storage.read(key_of(release_id), "generator.json"))
     try:
         if name == MODEL_CARD_FILE:
@@ -118,8 +118,8 @@ def _model_card(title: str, card: Mapping[str, Any], description: Mapping[str, A
         f"{config['height']} x {config['width']} pixels, {colour}, {len(classes)} classes.",
         "",
         *guarantee(card),
-        "Facts about the whole population that it was trained on are not hidden. Images of a generator that was "
-        "trained under a small epsilon may be poor: measure them on public images before you rely on them.",
+        "The guarantee does not hide facts about the whole population. A generator trained with a small epsilon may "
+        "generate poor images: evaluate it on public images before you rely on it.",
         "",
         "## Use",
         "",
@@ -136,8 +136,8 @@ def _model_card(title: str, card: Mapping[str, Any], description: Mapping[str, A
         "    ...",
         "```",
         "",
-        "The same seed gives the same pixels as in the service that published it, given the same version of torch and "
-        "kind of processor.",
+        f"With the same seed, torch version and kind of processor, `{LOADER_FILE}` gives the same pixels as the "
+        "service.",
         "",
         "## Classes",
         "",

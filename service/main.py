@@ -170,8 +170,8 @@ def prepare(app: FastAPI) -> None:
 def _prepare(service: deps.Service) -> str | None:
     """Restrict access to the data folder, upgrade the schema, verify the ledger, create the first admin key, clean up.
 
-    Irreversible steps come after the verification, and only if database and data folder belong together and there are
-    no findings. Return the warning of `inspect_at_start`.
+    Irreversible steps follow the verification. They are skipped if it has findings, or if the database does not belong
+    to the data folder. Return the warning of `inspect_at_start`.
     """
     settings, factory = service.settings, service.factory
     make_private_folder(settings.data_dir)

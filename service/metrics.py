@@ -1,7 +1,7 @@
 """Metrics for operators, served by `GET /metrics`. See docs/operate/monitor.md.
 
-Metrics are sampled at most once a minute, because other times are also rounded to the minute. There are no metrics of
-the process (memory, CPU time), because these depend on the content of requests.
+Metrics are sampled at most once a minute, so that they reveal times only to the minute. There are no metrics of the
+process (memory, CPU time), because these depend on the content of requests.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Metrics:
         gauge = partial(Gauge, namespace="obscura", registry=registry)
         Info("obscura_build", "The version that runs.", registry=registry).info({"version": version})
         self._requests = Counter(
-            "obscura_requests", "Answered, by template of the route.", ("method", "route", "status"), registry=registry
+            "obscura_requests", "Responses, by template of the route.", ("method", "route", "status"), registry=registry
         )
         self._seconds = Histogram(
             "obscura_request_seconds",
-            "Until the answer began, of routes that list or describe.",
+            "Seconds until the response began, for GET routes whose path has no id.",
             ("route",),
             buckets=SECONDS,
             registry=registry,
@@ -53,7 +53,7 @@ class Metrics:
         self._signed = gauge("ledger_signed_timestamp_seconds", "When the newest checkpoint was signed, to the hour.")
         self._verified = gauge("ledger_verified_timestamp_seconds", "When the ledger was last verified.", ("kind",))
         self._findings = gauge("ledger_findings", "Findings of the last verification.", ("kind",))
-        self._stops = gauge("trainings_stopped", "Accounts whose trainings are stopped; 1 where all are.")
+        self._stops = gauge("trainings_stopped", "Number of accounts whose trainings are stopped; 1 if all are.")
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a response by its status class. Times are only recorded for `is_timed` routes."""
@@ -93,5 +93,5 @@ class Metrics:
 
 
 def is_timed(method: str, route: str) -> bool:
-    """Return whether a route's times may be published: it lists or describes, without naming an object with records."""
+    """Return whether a route's times may be published: GET routes of the API whose path names no object."""
     return method == "GET" and "{" not in route and route.startswith("/v1/")

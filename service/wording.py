@@ -13,7 +13,7 @@ from obscura.wire.wording import FILTERS
 from obscura.wire.words import Admission, DecisionAction, DecisionState, EntryKind, HoldState
 from privacy.plans.registry import RECIPES
 
-NONE_SHOWN = "No figures are shown until an operator has checked it."
+NONE_SHOWN = "No figures are shown until an operator has checked the account."
 NEEDS_OPERATOR = "The ledger accepts no changes until an operator has checked it."
 NO_STORAGE = "The service cannot reach its storage now. Nothing was lost; try again soon."
 
@@ -21,7 +21,7 @@ ENTRIES = {
     EntryKind.OPEN: "Account opened",
     EntryKind.HOLD: "Reserved for a job",
     EntryKind.ARM: "Data opened",
-    EntryKind.CHARGE: "Charged ahead",
+    EntryKind.CHARGE: "Charged in advance",
     EntryKind.CAPTURE: "Spent",
     EntryKind.RETURN: "Returned",
     EntryKind.LIMIT: "Limit changed",
@@ -58,7 +58,7 @@ DECISION_STATES = {
 
 
 def open_templates(folder: Path, **beside: Path) -> jinja2.Environment:
-    """Return a folder's templates, escaped and strict. Keywords are the prefixes of templates in further folders."""
+    """Return the environment of a folder's templates. `beside` maps prefixes of template names to further folders."""
     further = jinja2.PrefixLoader({name: jinja2.FileSystemLoader(path) for name, path in beside.items()})
     environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader([jinja2.FileSystemLoader(folder), further]),

@@ -69,7 +69,7 @@ class ApiRoute(APIRoute):
 
 
 def with_etag(request: Request, response: Response) -> Response:
-    """Add an ETag to a response, or return 304 if the client already has it."""
+    """Add an ETag to a response, or return 304 if the client already has its body."""
     etag = response.headers["ETag"] = f'"{hashlib.sha256(response.body).hexdigest()}"'
     response.headers["Cache-Control"] = REVALIDATE
     if request.method != "GET" or not is_fresh(request, etag):
@@ -81,7 +81,7 @@ def with_etag(request: Request, response: Response) -> Response:
 class _Download(FileResponse):
     """A file, or one range of it, without Last-Modified.
 
-    An invalid range, or several ranges, returns the whole file (RFC 9110, section 14.2).
+    For an invalid range, or several ranges, the whole file is sent (RFC 9110, section 14.2).
     """
 
     chunk_size = CHUNK_BYTES
@@ -117,7 +117,7 @@ def encode_cursor(value: str | int) -> str:
 
 
 def decode_cursor(cursor: str | None, kind: type[Position]) -> Position | None:
-    """Decode a cursor; raise InvalidInput unless both databases can compare its value."""
+    """Decode a cursor; None stays None. Raise InvalidInput unless SQLite and PostgreSQL can compare its value."""
     if cursor is None:
         return None
     try:

@@ -1,8 +1,8 @@
 """Middleware and writer of the audit log: every request to a route creates exactly one event.
 
-For a request that changes nothing, the event is written before the response starts; many share one transaction. For a
-change, the event is part of the same transaction. An upload is logged when it starts, so that neither the time nor the
-position of its event reveals the duration of the upload.
+For a request that changes nothing, the event is written before the response starts; many such events share one
+transaction. For a change, the event is written in the transaction of the change. An upload is logged when it starts, so
+that neither the time nor the position of its event reveals the duration of the upload.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Flood:
     until: float
     alike: bool  # all have the same action as the first
     count: int = 0
-    written: int = 0  # number of those with an event each
+    written: int = 0  # refusals with an event of their own
 
 
 class EventWriter(Background):
@@ -149,7 +149,7 @@ class EventWriter(Background):
                 recording.append(session, [trial])
                 session.rollback()
         except SQLAlchemyError:
-            return "The audit log cannot be written to, and this service does nothing without it."
+            return "The audit log cannot be written to, and this service rejects all requests that it cannot log."
         self._written = True
         return ""
 
@@ -214,7 +214,7 @@ class Note(Recorder):
         return recording.event_of(whose, action, what, outcome, at=self.requested_at)
 
     def events(self, session: Session) -> list[Event]:
-        """Return the events to write in a transaction: the request's event, if this is its first change, and acts."""
+        """Return the events to write in a transaction: the request's event, if this is its first change; and acts."""
         changes = self.scope["method"] not in ("GET", "HEAD", "OPTIONS")
         self._writing = changes and not self.written and is_logged(self.scope)
         own = [self.event(Outcome.ALLOWED)] if self._writing else []

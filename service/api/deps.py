@@ -98,7 +98,7 @@ def identify(service: Service, request: Request, token: str) -> Principal:
 def require_same_origin(request: Request) -> None:
     """Raise Forbidden if another site sent the request, by Origin or Sec-Fetch-Site.
 
-    Our origin is that of `Settings.public_url`; if it is empty, the requested host with any scheme.
+    Our origin is that of `Settings.public_url`. If that is empty, our origin is the requested host with any scheme.
     """
     origin = request.headers.get("origin")  # a scheme, "://", a host; or "null"
     ours = request.app.state.settings.public_url
@@ -191,8 +191,8 @@ async def refuse_the_unknown(request: Request) -> None:
     known = [field.alias for field in parameters if isinstance(field.field_info, params.Query)]
     unknown = [name for name in request.query_params if name not in known]
     if unknown:
-        takes = f"takes {', '.join(known)}" if known else "takes none"
-        raise InvalidInput(f"A query parameter is unknown. This address {takes}.", known=known)
+        takes = f"only {', '.join(known)}" if known else "no query parameters"
+        raise InvalidInput(f"A query parameter is unknown. This route accepts {takes}.", known=known)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     empty = request.headers.get("content-length", "0") == "0" and "transfer-encoding" not in request.headers
     if route.body_field is not None and not empty and kind != "application/json" and not kind.endswith("+json"):
@@ -232,8 +232,8 @@ class PageRequest:
 
 async def page_request(
     service: Running,
-    limit: Annotated[int, Query(ge=1, description="Items on a page; bounded by the service.")] = 50,
-    cursor: Annotated[str | None, Query(max_length=500, description="`next_cursor` of the page before.")] = None,
+    limit: Annotated[int, Query(ge=1, description="Items per page, capped by the service.")] = 50,
+    cursor: Annotated[str | None, Query(max_length=500, description="`next_cursor` of the previous page.")] = None,
 ) -> PageRequest:
     """Parse `limit`, capped at the service's maximum, and `cursor`."""
     return PageRequest(min(limit, service.settings.page_size_max), cursor)
@@ -242,7 +242,7 @@ async def page_request(
 Paging = Annotated[PageRequest, Depends(page_request)]
 
 
-OfAccount = Annotated[Identifier | None, Query(description="Of this account only.")]
+OfAccount = Annotated[Identifier | None, Query(description="Only items of this account.")]
 ReleaseId = Annotated[Identifier, Path(description="The release.")]
 
 
@@ -256,7 +256,7 @@ async def idempotency_key(
     if key is None:
         raise InvalidInput("Send an Idempotency-Key header, so that a retry cannot start (or pay for) a job twice.")
     if not 1 <= len(key) <= 200 or not all("!" <= character <= "~" for character in key):
-        raise InvalidInput("An Idempotency-Key has 1 to 200 visible ASCII characters.")
+        raise InvalidInput("An Idempotency-Key must have 1 to 200 visible ASCII characters.")
     return key
 
 

@@ -155,10 +155,10 @@ class Rates:
 
 @dataclass(frozen=True)
 class WrongKeys:
-    """Limits invalid keys by address, and by key id, so that the holder of a mistyped key gets an explanation.
+    """Limits invalid keys by address, and more strictly by address and claimed key id.
 
     A valid key always works, so no client can lock out others at its address. Guessing a 256-bit token is infeasible
-    anyway: the limit protects the log from programs that repeat failing requests.
+    even without limits: they protect the log from programs that repeat failing requests.
     """
 
     limiter: Limiter = field(default_factory=Limiter)

@@ -66,7 +66,7 @@ class Middleware(ABC):
 class CommonHeaders(Middleware):
     """Adds request id, rate limit and default security headers; pages set their own policy.
 
-    The request id is a valid X-Request-Id or random. Log lines also contain it.
+    The request id is the client's X-Request-Id, if valid, or random. Log lines also contain it.
     """
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -200,7 +200,7 @@ class WaitingRoom:
                 evicted = self.waiting.pop(waiting, None) is None
         if evicted:
             raise HTTPException(
-                503, "Too many requests with incomplete bodies; this one waited longest. Send it again."
+                503, "Too many requests have incomplete bodies, and this request waited longest. Send it again."
             )
         raise HTTPException(408, f"The body took longer than {seconds_max:g} seconds. Send it again, faster.")
 
@@ -298,9 +298,9 @@ def _fault(scope: Scope) -> str | None:
     if len(hosts) > 1 or (hosts and _HOST.fullmatch(hosts[0]) is None):
         return "The Host header must be one name or address, with a port or without."
     if "transfer-encoding" in headers and "content-length" in headers:
-        return "A request has either a Content-Length or a Transfer-Encoding header, not both."
+        return "A request must not have both a Content-Length and a Transfer-Encoding header."
     if len(headers.getlist("content-length")) > 1:
-        return "A request has at most one Content-Length header."
+        return "A request must not have several Content-Length headers."
     if "\0" in scope["path"] or b"%00" in scope["query_string"]:
-        return "A path or query may hold no NUL character (%00)."
+        return "A path or query must not contain a NUL character (%00)."
     return None

@@ -166,8 +166,8 @@ _LISTED = f"{', '.join(_MANY[:-1])} and {_MANY[-1]}"
 TAGS = {
     "health": "Liveness and readiness; no key needed.",
     "accounts": "Populations with one lifetime privacy budget each, their ledgers, and requests for higher limits.",
-    "admins": "Admins: people who decide, two of them together.",
-    "decisions": "Requests of one admin that a second one approves: limits, admins, keys and shares.",
+    "admins": "Admins: the people who make two-person decisions.",
+    "decisions": "Requests that a second admin must approve: about limits, admins, keys and shares.",
     "datasets": "Labelled images: declared first, uploaded once.",
     "recipes": "Available trainings and their options.",
     "plans": "The plan and cost of a training, and a preview of it on public images. Both are free.",
@@ -175,8 +175,8 @@ TAGS = {
     "sweeps": "Hyperparameter sweeps, reserved as a whole.",
     "releases": "Published models: cards, receipts, reports, files, free sampling and evaluation.",
     "samples": "Generated images, to download.",
-    "projects": "Departments that do not see each other.",
-    "webhooks": "URLs that are notified of stops, pending decisions, and ended jobs.",
+    "projects": "Departments that cannot see each other's data.",
+    "webhooks": "URLs that are notified of stopped trainings, pending decisions, and ended jobs.",
     "keys": "API keys and their scopes.",
     "ledger": "The state of the ledger's verification.",
     "audit": "The audit log.",
@@ -212,7 +212,7 @@ def describe(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def example_of(schema: dict[str, Any], schemas: dict[str, Any], *, of: str = "", name: str = "") -> Any:
-    """Return an example of a schema, or of field `name` in schema `of`: a known example, or one built from parts."""
+    """Return an example of a schema, or of field `name` in schema `of`: known, or built from the parts; or None."""
     if name:
         example = _known_example(of, name)
         if example not in (None, []):
@@ -252,7 +252,7 @@ def _type_options(document: dict[str, Any]) -> None:
             if "trials" in schema["properties"]:
                 properties = {"trials": {"type": "array", "items": {"type": "object", "properties": properties}}}
             narrowed = {"type": "object", "properties": {"recipe": {"const": name}, **properties}}
-            description = f"{schema['description']} By the recipe {name}."
+            description = f"{schema['description']} For the recipe {name}."
             schemas[prefix + request] = {"description": description, "allOf": [{"$ref": _PLACE + request}, narrowed]}
             mapping[name] = _PLACE + prefix + request
         body["schema"] = {

@@ -114,7 +114,7 @@ class TooManyWrongKeys(ObscuraError):
         wait = math.ceil(seconds)
         self.headers = {"Retry-After": str(wait)}
         super().__init__(
-            f"{message} Too many such keys came from your address: wait {wait} seconds, or send a valid one.",
+            f"{message} Too many invalid keys came from your address. Wait {wait} seconds, or send a valid key.",
             seconds=wait,
         )
 
@@ -126,8 +126,8 @@ class TooManyRequests(ObscuraError):
         self.headers = {"Retry-After": str(seconds)}
         whose = "Your address, without a key," if policy == "address" else f"This {policy}"
         super().__init__(
-            f"{whose} has sent {requests_max} requests in a minute, which is the limit: wait {seconds} seconds. To "
-            "follow a job, read its events or send If-None-Match; the operator can allow more.",
+            f"{whose} has sent {requests_max} requests in a minute, which is the limit. Wait {seconds} seconds. To "
+            "follow a job, read its events or send If-None-Match. The operator can raise the limit.",
             requests_max=requests_max,
             seconds=seconds,
         )
@@ -138,7 +138,7 @@ class RangeNotSatisfiable(ObscuraError):
 
     def __init__(self, size: int) -> None:
         self.headers = {"Content-Range": f"bytes */{size}"}
-        super().__init__(f"The content has {size} bytes; ask for a range inside it.", size=size)
+        super().__init__(f"The content has {size} bytes; request a range within them.", size=size)
 
 
 def install(app: FastAPI) -> None:
@@ -243,10 +243,10 @@ def _on_error(request: Request, error: Exception) -> Response:
             return Response(status_code=400)
         case IntegrityError() if is_duplicate(error):
             message = "Another request created the same object at the same time."
-            return problem_response(request, "conflict", f"{message} Nothing was changed; check, and try again.")
+            return problem_response(request, "conflict", f"{message} Your request changed nothing; try again.")
         case DataError():
             get_logger(__name__).error("database_error", **facts)
-            message = "A value is outside what can be stored. Nothing was changed."
+            message = "A value is outside the range that can be stored. Nothing was changed."
             return problem_response(request, "invalid_input", message)
         case OperationalError():  # a lock timeout, or the database is down: nothing was written
             get_logger(__name__).error("database_error", **facts)
@@ -267,7 +267,7 @@ def _on_validation_error(request: Request, error: Exception) -> Response:
         message = str(item["msg"])
         if item["type"] == "extra_forbidden":
             known = _field_names(request.scope.get("route"), item["loc"])
-            message = f"this field is unknown; the known ones are {', '.join(known)}"
+            message = f"this field is unknown; the known fields are {', '.join(known)}"
         faults.append(FieldError(pointer=("/" + "/".join(parts))[:POINTER_CHARACTERS_MAX], message=message))
     detail = "; ".join(f"{fault.pointer}: {fault.message}" for fault in faults[:5])
     return problem_response(request, "invalid_request", f"The request is invalid. {detail}.", errors=faults)

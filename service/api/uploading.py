@@ -62,13 +62,13 @@ class Body:
             in_time = self._ended or len(block) >= BLOCK_BYTES
             if not in_time and len(block) < limits.window_seconds * limits.bytes_per_second_min:
                 raise UploadStalled(
-                    f"Fewer than {limits.bytes_per_second_min} bytes a second came for {limits.window_seconds:.0f} "
-                    "seconds. Upload again over a faster connection."
+                    f"The upload was slower than {limits.bytes_per_second_min} bytes per second for "
+                    f"{limits.window_seconds:.0f} seconds. Upload again over a faster connection."
                 )
             if waited > limits.seconds_max and not self._ended:
                 raise UploadStalled(
                     f"The body took longer than {limits.seconds_max:.0f} seconds. Upload again over a faster "
-                    "connection, or in several datasets."
+                    "connection, or split the images into several datasets."
                 )
             if block:
                 yield block
@@ -85,7 +85,7 @@ class Body:
                 message = await self.request.receive()  # cancelling it loses nothing
                 if message["type"] == "http.disconnect":
                     self._ended = True
-                    raise InvalidInput("The client hung up before the end of the body.")
+                    raise InvalidInput("The client disconnected before the end of the body.")
                 part = message.get("body", b"")
                 size += len(part)
                 self._ended = not message.get("more_body", False)

@@ -1,7 +1,7 @@
 """The server-rendered dashboard, readable without JavaScript.
 
-`mount(app)` adds it to an application; `pages.py` renders, and every other module has the pages of some nouns. Except
-for sign-in, own keys and uploads, forms call the API. Pages never show private data.
+`mount(app)` adds it to an application. `pages.py` renders, and every other module has the pages of some resources.
+Forms call the API, except for sign-in, a person's own keys, and uploads. Pages never show private data.
 """
 
 from __future__ import annotations

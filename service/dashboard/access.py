@@ -87,16 +87,16 @@ async def read_form(request: Request) -> dict[str, str]:
     """Parse a small form that was sent from this site."""
     require_same_origin(request)
     if request.headers.get("content-type", "").split(";")[0].strip() != "application/x-www-form-urlencoded":
-        raise InvalidInput("This page needs a form.")
+        raise InvalidInput("This page accepts only forms. Send application/x-www-form-urlencoded.")
     body = await request.body()
     try:
         fields = parse_qsl(
             body.decode("ascii"), keep_blank_values=True, max_num_fields=FORM_FIELDS_MAX, errors="strict"
         )
     except ValueError:
-        raise InvalidInput("This form cannot be read.") from None
+        raise InvalidInput("This form is malformed or has too many fields.") from None
     if any("\0" in text for field in fields for text in field):
-        raise InvalidInput("A form may hold no NUL character.")
+        raise InvalidInput("A form must not contain NUL characters.")
     return dict(fields)
 
 

@@ -34,7 +34,7 @@ ACCOUNT_PARTS = ("overview", "data", "jobs", "ledger", "controls")
 ACCOUNTS_A_PAGE = 25
 RECENT = 6  # number of jobs and releases shown on other pages
 JOBS_OF_ACCOUNT = 25
-Place = Annotated[str | None, Query(max_length=64, description="Id of the last account of the page before.")]
+Place = Annotated[str | None, Query(max_length=64, description="Id of the last account on the previous page.")]
 
 
 @router.get("/")

@@ -69,7 +69,7 @@ class SweepChart(Chart):
 
 
 def sweep_chart(sweep: SweepRecord, classes: int) -> SweepChart | None:
-    """Return the chart of measured trials; None if there are none."""
+    """Return the chart of measured trials; None if no trial was measured."""
     measured = [
         (trial.epsilon, figure, trial.job_id == sweep.best_job_id)
         for trial in sweep.trials

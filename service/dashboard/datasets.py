@@ -109,6 +109,6 @@ def _read_fields(blocks: Iterator[bytes]) -> tuple[dict[str, str], int, Iterator
             try:
                 return _FIELDS.validate_json(line), len(line) + 1, chain([rest], blocks)
             except ValidationError:
-                message = "The first line of the upload must be a JSON object whose values are texts."
+                message = "The first line of the upload must be a JSON object whose values are strings."
                 raise InvalidInput(message) from None
-    raise InvalidInput(f"An upload starts with one line of JSON of at most {FIELDS_BYTES_MAX:,} bytes.")
+    raise InvalidInput(f"An upload must start with a line of JSON of at most {FIELDS_BYTES_MAX:,} bytes.")

@@ -32,7 +32,7 @@ NAMES_SHOWN_MAX = 5  # in an error message
 SEARCHED_MAX = 2000  # a search by name reads only the newest rows, not the whole table
 Text = Annotated[str, Query(max_length=100)]
 # Messages for people, who see fields instead of JSON, by pydantic's error type.
-_WORDS = {"missing": "Fill this in.", "float_parsing": "This is a number.", "int_parsing": "This is a whole number."}
+_WORDS = {"missing": "Fill this in.", "float_parsing": "Enter a number.", "int_parsing": "Enter a whole number."}
 
 
 class FieldsRefused(InvalidInput):
@@ -57,7 +57,7 @@ def read_declaration(form: Mapping[str, str]) -> DatasetRequest:
     """Return the request that declares a dataset. Raise FieldsRefused, also for class names that look personal."""
     fields: dict[str, Any] = {name: form.get(name, "").strip() for name in DatasetRequest.model_fields}
     if not fields["account_id"]:
-        raise FieldsRefused({"account_id": "Choose whose images these are."})
+        raise FieldsRefused({"account_id": "Choose the account that protects the images."})
     public = fields["account_id"] == "public"  # the option for public datasets, instead of an account
     fields |= {"visibility": "public", "account_id": None} if public else {"visibility": "private"}
     classes = [name.strip() for name in re.split(r"[,\n]", form.get("classes", "")) if name.strip()]
@@ -67,11 +67,11 @@ def read_declaration(form: Mapping[str, str]) -> DatasetRequest:
         people = [name for name in classes if why_personal(name)] or identifiers_in(classes, few=False)
         odd = people or [name for name in classes if is_part(name)]
         if odd:
-            like = "people" if people else "parts of a collection"
+            like = "people" if people else "subsets, such as train or test"
             raise FieldsRefused(
                 {
-                    "classes": f"These look like {like}: {', '.join(odd[:NAMES_SHOWN_MAX])}. Names of classes become "
-                    "public forever. Rename the folders; or, if these are the classes, tick the box below."
+                    "classes": f"These look like {like}: {', '.join(odd[:NAMES_SHOWN_MAX])}. Class names become "
+                    "public forever. Rename the folders, or tick the box below if these names are classes."
                 }
             )
     return read_body(DatasetRequest, fields)
@@ -96,7 +96,7 @@ def read_options(text: str) -> dict[str, Any]:
     for line in filter(None, map(str.strip, text.splitlines())):
         name, equals, value = (part.strip() for part in line.partition("="))
         if not name or not equals:
-            raise FieldsRefused({"options": "Write one option a line, as name = value."})
+            raise FieldsRefused({"options": "Write one option per line, as name = value."})
         options[name] = json_or_text(value)
     return options
 
@@ -115,7 +115,7 @@ class Filters:
     state: Text = ""
     account: Text = ""
     recipe: Text = ""
-    before: Annotated[str | None, Query(max_length=64, description="Id of the last row of the page before.")] = None
+    before: Annotated[str | None, Query(max_length=64, description="Id of the last row on the previous page.")] = None
 
     def template_values(self, session: Session, path: str) -> dict[str, Any]:
         """Return the template values that every list needs: filters, choices, position, and the filtered URL."""
@@ -139,7 +139,7 @@ class Filters:
         """
         foreign = [name for name, value in self._texts().items() if value and name not in by]
         if foreign:
-            raise InvalidInput(f"This list cannot be narrowed by {' and '.join(foreign)}, only by {', '.join(by)}.")
+            raise InvalidInput(f"This list cannot be filtered by {' and '.join(foreign)}, only by {', '.join(by)}.")
         conditions: list[ColumnElement[bool]] = []
         for name, choices in (("state", STATES.get(table, [])), ("recipe", RECIPE_CHOICES)):
             value, known = getattr(self, name), [choice for choice, _ in choices]

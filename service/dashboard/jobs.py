@@ -38,7 +38,7 @@ router = APIRouter(route_class=pages.PageRoute, dependencies=[Depends(find_viewe
 JOBS_A_PAGE = 25
 FREE_RELEASES = 3  # offered if no budget is left
 PART_PREFILLED = 1 / 3  # of the remaining epsilon
-PART_CONFIRMED = 1 / 2  # of the remaining epsilon: a higher price needs a confirmation
+PART_CONFIRMED = 1 / 2  # of the remaining epsilon; a higher price needs a confirmation
 EPSILON_STEP = 0.05  # of the slider
 CHOICES_MAX = 50  # options per field
 GRIDS_SHOWN = 3  # number of form rows for options with several values
@@ -52,7 +52,7 @@ class TrainingForm(BaseModel, frozen=True):
     """The fields of the planning form, as strings.
 
     Attributes:
-        name: of a sweep.
+        name: the name of the sweep.
         shown: the recipe whose options are shown as fields.
         again: an earlier training to copy the options from.
         vary: names of options with several values.
@@ -112,7 +112,7 @@ class TrainingForm(BaseModel, frozen=True):
         return shlex.join([*words, "--wait"])
 
     def parts(self) -> dict[str, Any]:
-        """Return the options with fields as strings, and the lines of other options."""
+        """Return the options that have form fields, as strings, and the lines of all other options."""
         try:
             options = forms.read_options(self.options)
         except errors.ObscuraError:

@@ -167,7 +167,7 @@ def finish(request: Request, service: Running) -> Response:
         if not theirs:
             raise Forbidden(
                 f"You signed in as {person.name}, but none of your groups has a role here. Ask the people who manage "
-                "the groups, then sign in again."
+                "the groups for a role, then sign in again."
             )
         principal = request.state.known = theirs[0]
     except (Unauthorized, Forbidden) as error:
@@ -278,7 +278,7 @@ def _require_own(session: Session, principal: Principal, key_id: str) -> None:
 
 def _person_of(principal: Principal) -> str:
     if principal.person_id is None:
-        raise Forbidden("Only people with an account at the sign-in provider can do this. An admin creates other keys.")
+        raise Forbidden("Only people who sign in with the provider have keys here. Ask an admin to change yours.")
     return principal.person_id
 
 

@@ -34,7 +34,7 @@ def newest(
     columns: Select[*tuple[Any, ...]] | None = None,
     moment: str = "created_at",
 ) -> tuple[Sequence[Any], str | None]:
-    """Return a page of visible rows before an id, newest first by `moment`; and the last id, if there are more rows.
+    """Return a page of visible rows, newest first by `moment`, older than row `before`; and its last id if more follow.
 
     `columns` is a query for whole rows, or for columns including `id`; None for whole rows.
     """

@@ -72,7 +72,7 @@ class Payments:
         return cls({id: row for id, (row, _) in accounts.items()}, sound, faults)
 
     def require_sound(self) -> Self:
-        """Raise LedgerCorruption if the log contradicts any of them."""
+        """Raise LedgerCorruption if the log contradicts any account or hold."""
         for fault in self.faults.values():
             raise fault
         return self
@@ -89,7 +89,7 @@ class Payments:
         return DoubtfulAccount.model_construct(**terms, fault=fault)  # not validated: the row may contain anything
 
     def epsilon_of(self, account_id: str) -> Callable[[int], float]:
-        """Return the function that converts nano-units to epsilon at an account's delta; it returns 0 if in doubt."""
+        """Return a function from nano-units to epsilon at an account's delta; for an account in doubt, always 0."""
         if account_id in self.faults:
             return lambda _nano: 0.0
         return ledger.filter_of(self.accounts[account_id]).epsilon_of
@@ -118,7 +118,7 @@ class EntriesPage:
     """Part of an account's log, newest first, with its chain verified."""
 
     groups: Sequence[Sequence[EntryRecord]]  # consecutive charges of one job and stage are one group
-    older_before: int | None
+    older_before: int | None  # sequence number for the page of older entries; None if there are none
     newer_before: int | None
 
 

@@ -51,7 +51,7 @@ def pending_raises(session: Session, now: datetime, *conditions: ColumnElement[b
 
 
 def project_names(session: Session) -> dict[str, str]:
-    """Return the names of the caller's projects by id, in order."""
+    """Return the names of the caller's projects by id, sorted by name."""
     rows = session.scalars(visible(session, Project).order_by(Project.name).limit(projects.PROJECTS_MAX))
     return {row.id: row.name for row in rows}
 
@@ -62,7 +62,7 @@ def project_uses(session: Session, rows: Sequence[Project]) -> list[wire.Project
 
 
 def people(session: Session, rows: Sequence[ApiKey]) -> list[wire.PersonRecord]:
-    """Return the people of the keys that represent roles."""
+    """Return a record of the person and the role for each key that represents a role."""
     named = session.scalars(select(Person).where(Person.id.in_({row.person_id for row in rows})))
     people = {person.id: person for person in named}
     shown = []

@@ -135,7 +135,7 @@ class JobView:
     account_name: str | None
     dataset_name: str | None
     took: timedelta | None
-    payer: Payer | None  # in lists, only for an account in doubt
+    payer: Payer | None  # in lists, None unless the account is in doubt
     hold: ledger.Hold | None
 
 
@@ -143,12 +143,12 @@ class JobView:
 class WholeJob(JobView):
     """A job on its own page."""
 
-    made: Any  # the record of its result; None if the result has no row
+    made: Any  # the record of its result; None if its kind has no table of results
     plan: dict[str, Any]
 
 
 def views(session: Session, rows: Sequence[Row[Any]], now: datetime, *, in_full: bool = False) -> list[JobView]:
-    """Return views of rows selected by ON_PAGES; if `in_full`, with payers, and whether cancelling publishes."""
+    """Return views of rows selected by ON_PAGES; if `in_full`, with payers and `publishes_if_cancelled`."""
     paid, samples, shown = payments_of(session, rows), samples_of(session, rows), []
     payer_ids = {row.account_id for row in rows if row.hold_id is not None}
     payers = {id: paid.payer(id) for id in payer_ids if in_full or id in paid.faults}
@@ -180,7 +180,7 @@ def page(
     before: str | None = None,
     in_total: bool = False,
 ) -> tuple[list[JobView], str | None]:
-    """Return a page of jobs and the id of the next page: on the first page unfinished jobs first, then ended jobs.
+    """Return a page of jobs, and the id of its last job if more follow. The first page starts with unfinished jobs.
 
     `limit` is for ended jobs, or for both if `in_total`. `before` is the id of the last job of the previous page.
     """

@@ -129,5 +129,5 @@ def require_extractor(settings: Settings, plan: Plan) -> None:
     if all((folder / f"{name}{suffix}").is_file() for suffix in (".json", ".safetensors")):
         return
     known = sorted(path.stem for path in folder.glob("*.safetensors") if path.with_suffix(".json").is_file())
-    there = f"there are {', '.join(known[:_EXTRACTORS_NAMED_MAX])}" if known else "so far there are no networks"
-    raise InvalidInput(f"This service has no extractor {name}: {there}. Its operator can add one.", extractor=name)
+    there = f"it has {', '.join(known[:_EXTRACTORS_NAMED_MAX])}" if known else "it has no extractors"
+    raise InvalidInput(f"This service has no extractor {name}: {there}. Ask the operator to add it.", extractor=name)

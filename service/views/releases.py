@@ -90,7 +90,7 @@ class ReleaseView:
 def views(
     session: Session, *narrowed: ColumnElement[bool], limit: int, before: str | None = None
 ) -> tuple[list[ReleaseView], str | None]:
-    """Return a page of releases, newest first, and the id of the next page."""
+    """Return a page of releases, newest first, and the id of its last release if more follow."""
     rows, last = newest(session, Release, *narrowed, limit=limit, before=before, columns=_ON_PAGES)
     shown = []
     for release, row in zip(records(session, rows), rows, strict=True):

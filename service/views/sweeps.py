@@ -25,7 +25,7 @@ from service.views.jobs import ON_PAGES, JobView, payments_of
 from service.views.jobs import views as job_views
 
 SWEEPS_SHOWN = 6
-# For lists, which show the numbers of ended trials and their holds: records would take a third of a page's time.
+# For lists, which only count ended trials and sum holds. Loading records would take a third of a page's time.
 _STATES = select(Job.id, Job.kind, Job.account_id, Job.sweep_id, Job.state, Job.hold_id, Job.epsilon).where(
     Job.kind == TRAIN
 )
@@ -45,7 +45,7 @@ def records(session: Session, rows: Sequence[Sweep]) -> list[SweepRecord]:
 
 
 def newest_rows(session: Session, account_id: str | None = None) -> list[dict[str, Any]]:
-    """Return the latest sweeps, optionally of one account, each with its payer and totals of its trials.
+    """Return the latest sweeps, optionally of one account, each with its payer and the totals of its trials.
 
     If the payer is in doubt, no amount may be shown.
     """

@@ -100,7 +100,7 @@ def deliver(factory: SessionFactory, sender: Sender, clock: Callable[[], datetim
     """
     now, taken = clock(), list[Outgoing]()
     due = select(Delivery.webhook_id).where(Delivery.next_at <= now)
-    with transaction(factory, read_only=True) as session:  # avoids a write lock if nothing is due, as usual
+    with transaction(factory, read_only=True) as session:  # avoids a write lock if nothing is due, the usual case
         if session.scalar(due.limit(1)) is None:
             return 0
     with transaction(factory) as session:

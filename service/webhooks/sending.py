@@ -58,9 +58,9 @@ def read_url(url: str, *, private: bool) -> tuple[httpx.URL, str, int]:
     """
     schemes = ("https", "http") if private else ("https",)
     refused = AddressRefused(
-        f"A webhook's URL must look like https://hooks.example.org/obscura: {' or '.join(schemes)}, a valid host name "
-        f"or address, a port from 1 to 65535 or none, neither a user nor a fragment, and at most {URL_CHARACTERS_MAX} "
-        "characters."
+        f"A webhook's URL must look like https://hooks.example.org/obscura. It needs the scheme {' or '.join(schemes)} "
+        f"and a valid host name or address, and has at most {URL_CHARACTERS_MAX} characters. It may have a port from "
+        "1 to 65535, but no user and no fragment."
     )
     if len(url) > URL_CHARACTERS_MAX or not url.isprintable() or any(mark in url for mark in " \\#"):
         raise refused
@@ -168,7 +168,7 @@ class Sender:
     def send(self, requests: Sequence[Outgoing]) -> dict[str, Answer]:
         """Send requests, several at a time, and return the responses by id."""
         if in_web_request():
-            raise RuntimeError("A web request must await send_all: it would hold a thread until the last answer.")
+            raise RuntimeError("A web request must await send_all, because `send` blocks a thread.")
         return anyio.run(self.send_all, requests) if requests else {}
 
     async def send_all(self, requests: Sequence[Outgoing]) -> dict[str, Answer]:
@@ -212,11 +212,11 @@ class Sender:
                         async with response as answer:
                             return Answer(status=answer.status_code)
                     except httpx.ConnectError as error:
-                        reason = f"It could not be sent: {type(error).__name__}."
+                        reason = f"The request could not be sent: {type(error).__name__}."
         except AddressRefused as error:
             reason = error.message
         except TimeoutError:
             reason = f"There was no answer within {self.seconds_max:g} seconds."
         except (OSError, httpx.HTTPError, ssl.SSLError, ValueError) as error:
-            reason = f"It could not be sent: {type(error).__name__}."
+            reason = f"The request could not be sent: {type(error).__name__}."
         return Answer(reason=reason)

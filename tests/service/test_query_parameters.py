@@ -40,4 +40,4 @@ def test_no_query_meets_a_server_error(database_url: str, tmp_path: Path) -> Non
         for path, foreign in (("/datasets", "recipe"), ("/releases", "state"), ("/jobs", "q")):
             refused = client.get(path, params={foreign: "datalens"})
             assert refused.status_code == 422
-            assert f"cannot be narrowed by {foreign}" in refused.text
+            assert f"cannot be filtered by {foreign}" in refused.text

@@ -67,7 +67,7 @@ def test_accuracy_stands_beside_guessing_real_images_and_each_class():
     rows = re.findall(r'<th scope="row">([^<]+)</th><td class="n">([^<]+)</td>(?:<td class="n">([^<]+)</td>)?', page)
     assert rows == [
         ("CNN", "62%", ""),
-        ("CNN that learned 500 real images of &lt;held&gt; out", "93.4%", ""),
+        ("CNN trained on 500 real images of &lt;held&gt; out", "93.4%", ""),
         ("Guessing", "50%", ""),
         ("cat", "10", "90%"),
         ("dog", "10", "70%"),
@@ -82,7 +82,7 @@ def test_where_classes_are_uneven_the_balanced_accuracy_comes_first():
         assert re.findall(r">((?:Balanced a|A)ccuracy)</th>", page) == order
         (shown,) = re.findall(r'Classifier</th><td class="n">([^<]+)</td>\s*<td class="n">([^<]+)</td>', page)
         assert shown == (("80.5%", "82.1%") if uneven else ("82.1%", "80.5%"))
-        assert ("rare ones count as much" in page) == uneven
+        assert ("rare classes count as much" in page) == uneven
 
 
 def test_what_classifiers_saw_of_larger_images_is_told():

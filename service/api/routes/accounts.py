@@ -21,7 +21,7 @@ from service.identity import projects
 from service.views import accounts as views
 
 router = APIRouter(prefix="/v1/accounts", tags=["accounts"], route_class=ApiRoute)
-AccountId = Annotated[wire.Identifier, Path(description="The population whose budget pays.")]
+AccountId = Annotated[wire.Identifier, Path(description="The account.")]
 
 
 @router.post("", dependencies=[INSTALLATION], status_code=201, summary="Open an account")

@@ -24,7 +24,7 @@ from service.views import admins as views
 from service.webhooks import delivering, sending
 
 router = APIRouter(prefix="/v1", tags=["admins"], route_class=ApiRoute)
-AdminId = Annotated[str, Path(max_length=64, description="The person.")]
+AdminId = Annotated[str, Path(max_length=64, description="The admin.")]
 KeyId = Annotated[Identifier, Path(description="The key.")]
 
 
@@ -48,7 +48,7 @@ def list_admins(service: Running) -> wire.AdminList:
 def request_admission(
     service: Running, response: Response, admin: Admin, body: wire.AdmissionRequest
 ) -> wire.AdminAnswer:
-    """Request the admission of a person, which another admin must approve. The second admin is admitted at once.
+    """Request the admission of a person, which another admin must approve. The only admin can admit a second one alone.
 
     With a project, the person becomes its owner. An admin of the installation can name a project's first owner alone.
     Then revoking the admin's key also revokes the owner's keys, and both count as one person in two-person decisions.
@@ -70,9 +70,9 @@ def request_admission(
 def request_removal(
     service: Running, admin: Admin, response: Response, admin_id: AdminId, body: ReasonRequest
 ) -> wire.DecisionRecord:
-    """Request the removal of an admin, which another admin must approve. The admin concerned may also approve.
+    """Request the removal of an admin, which another admin must approve. The admin to be removed may also approve it.
 
-    The removal revokes all keys of the person, and all keys created with them, directly or indirectly. It removes
+    The removal revokes all keys of the person, and all keys created with them, directly or indirectly. It also removes
     project owners whom the person named alone. 409 if fewer than two admins of the installation would be left.
     """
     ask = partial(admins.request_removal, admin_id=admin_id, reason=body.reason, requested_with=admin.id)
@@ -80,12 +80,12 @@ def request_removal(
 
 
 project_router = APIRouter(prefix="/v1/projects", tags=["projects"], route_class=ApiRoute)
-ProjectId = Annotated[Identifier, Path(description="The department.")]
+ProjectId = Annotated[Identifier, Path(description="The project.")]
 
 
 @project_router.post("", dependencies=[INSTALLATION], status_code=201, summary="Create a project")
 def create_project(service: Running, response: Response, body: wire.ProjectRequest) -> wire.ProjectRecord:
-    """Create a project for a department. Name it when you open accounts and create keys.
+    """Create a project for a department. Name the project when you open accounts and create keys.
 
     Once there are two projects, keys without a project cannot see datasets, jobs and releases of any project.
     """
@@ -146,7 +146,7 @@ def list_keys(
     service: Running,
     page: Paging,
     created_by: Annotated[
-        Identifier | None, Query(description="Only keys that it created, directly or indirectly.")
+        Identifier | None, Query(description="Only keys that this key created, directly or indirectly.")
     ] = None,
 ) -> Page[wire.KeyRecord]:
     """List keys, newest first, including revoked and expired keys."""
@@ -167,8 +167,8 @@ def revoke_key(
 ) -> wire.RevokedKeyRecord:
     """Revoke a key immediately and permanently. By default, also revoke all keys that it has created.
 
-    One admin alone may revoke their own keys, and any key without the scope `admin`. 403 for another admin's key, which
-    takes two people. Idempotent: the time of the first revocation remains.
+    One admin alone may revoke their own keys, and any key without the scope `admin`. 403 for another admin's key:
+    request its revocation instead. Idempotent: the time of the first revocation remains.
     """
     given = (body or wire.RevocationRequest()).model_dump()
     with transaction(service.factory) as session:
@@ -180,9 +180,10 @@ def revoke_key(
 def rotate_key(
     service: Running, response: Response, admin: Admin, key_id: KeyId, body: wire.RotationRequest
 ) -> wire.NewKeyRecord:
-    """Replace a key: create one with its name, scopes and project. The old key expires after the overlap, or earlier.
+    """Replace a key: create a key with the same name, scopes and project.
 
-    403 for another admin's key, 409 for a revoked or expired key. Only this response contains the token.
+    The old key expires after the overlap, unless it expires earlier by itself. 403 for another admin's key,
+    409 for a revoked or expired key. Only this response contains the token.
     """
     with transaction(service.factory) as session:
         wish = {"key_id": key_id, **body.model_dump()}
@@ -215,10 +216,10 @@ def list_decisions(
     service: Running,
     reader: Reader,
     page: Paging,
-    action: Annotated[DecisionAction | None, Query(description="Of this action only.")] = None,
+    action: Annotated[DecisionAction | None, Query(description="Only requests for this action.")] = None,
     account_id: OfAccount = None,
 ) -> Page[wire.DecisionRecord]:
-    """List requests, including decided ones, newest first. Without the scope `admin`, only those to raise a limit."""
+    """List requests, also decided ones, newest first. Without the scope `admin`, only requests to raise a limit."""
     show = partial(views.decisions, now=service.clock())
     mine, order = decisions.readable_by(reader), "requested_at"
     return newest_page(service, page, Decision, show, *mine, moment=order, action=action, account_id=account_id)

@@ -23,7 +23,7 @@ from service.ingest.request import titles
 from service.views.releases import dataset_record
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=ApiRoute)
-DatasetId = Annotated[Identifier, Path(description="The labelled images.")]
+DatasetId = Annotated[Identifier, Path(description="The dataset.")]
 
 _RAW_BODY = {
     "requestBody": {
@@ -55,7 +55,7 @@ def put_content(
     format: Annotated[UploadFormat, Query(description=f"{titles()}.")],
     subjects_key_check: Annotated[
         KeyCheck | None,
-        Query(description="Check value of the key of subject ids, the same for all uploads of an account."),
+        Query(description="Check value of the key that derives subject ids; the same for all uploads to an account."),
     ] = None,
 ) -> DatasetRecord:
     """Upload the content as the raw body. A confined process validates it before the response.
@@ -73,7 +73,7 @@ def list_datasets(
     service: Running,
     page: Paging,
     account_id: OfAccount = None,
-    state: Annotated[DatasetState | None, Query(description="In this state only.")] = None,
+    state: Annotated[DatasetState | None, Query(description="Only datasets in this state.")] = None,
 ) -> Page[DatasetRecord]:
     """List datasets, newest first, optionally of one account or state."""
     return newest_page(
@@ -92,13 +92,13 @@ def read_dataset(service: Running, dataset_id: DatasetId) -> DatasetRecord:
 def delete_dataset(
     service: Running,
     dataset_id: DatasetId,
-    cancel_jobs: Annotated[bool, Query(description="Cancel the trainings that need it, instead of refusing.")] = False,
+    cancel_jobs: Annotated[bool, Query(description="Cancel trainings that need the dataset, instead of 409.")] = False,
 ) -> DatasetRecord:
     """Delete a dataset: destroy the keys of its images and checkpoints, so that no copy is readable, then the files.
 
     Spent budget stays spent; releases, entries and receipts remain. 409 if a training that needs the dataset is queued
     or running, unless `cancel_jobs` is set: then the state is `deleting` until the training process has stopped. A
-    dataset that no job has used is erased, including its names, and no longer listed. Idempotent.
+    dataset that no job has used is erased, with its name and class names, and no longer listed. Idempotent.
     """
     dataset = deletion.delete(
         service.settings, service.factory, dataset_id, cancel_jobs=cancel_jobs, now=service.clock()

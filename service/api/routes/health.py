@@ -41,8 +41,8 @@ async def ready(service: Running) -> HealthRecord:
     shutdown.
 
     Reports whether trainings may start, and the external services that do not respond: `storage`, `sign-in provider`.
-    The service is ready without these, because all other requests work. Disk usage is not reported, because it would
-    reveal the sizes of uploads.
+    The service is ready without these services, because all other requests work. Disk usage is not reported, because it
+    would reveal the sizes of uploads.
     """
     if service.stopping.is_set():
         raise Busy("The service is shutting down.")
@@ -82,9 +82,9 @@ def read_metrics(service: Running) -> Response:
 class StopFacts(ApiRecord):
     """The reason why no data is opened for an account, or for all accounts."""
 
-    account_id: str | None = Field(description="Null: nothing is opened for any account.")
-    code: str = Field(description="Of the first finding, from a closed list.")
-    sequence: int | None = Field(description="The first bad entry, where one is concerned.")
+    account_id: str | None = Field(description="The account; null if trainings are stopped for all accounts.")
+    code: str = Field(description="Code of the first finding.")
+    sequence: int | None = Field(description="Number of the first bad entry; null if the finding concerns no entry.")
     found_at: Minute = Field(description="When the fault was found.")
 
 
@@ -92,15 +92,15 @@ class VerificationFacts(ApiRecord):
     """The newest verification of one kind (full, or since a checkpoint)."""
 
     kind: Literal["full", "recent"] = Field(description="Recent: only entries since the newest checkpoint were read.")
-    verified_at: Minute = Field(description="When it was done.")
-    entries: int = Field(description="How many were read.")
-    findings: int = Field(description="How many faults were found; 0 is well.")
+    verified_at: Minute = Field(description="Time of the verification.")
+    entries: int = Field(description="Number of entries read.")
+    findings: int = Field(description="Number of faults found.")
 
 
 class CheckpointFacts(ApiRecord):
     """The newest signed statement of the heads of all logs."""
 
-    sequence: int = Field(description="Number of the entry, from 1 without a gap.")
+    sequence: int = Field(description="Number of the checkpoint, from 1 without gaps.")
     created_at: Minute = Field(description="When it was created.")
     key_id: str = Field(description="Fingerprint of the key that signed it: SHA-256 of the public key.")
 
@@ -108,9 +108,9 @@ class CheckpointFacts(ApiRecord):
 class LedgerRecord(ApiRecord):
     """State of the ledger's verification."""
 
-    trainings: Literal["open", "stopped"] = Field(description="`open`, or `stopped` while an operator must look.")
-    stops: list[StopFacts] = Field(description="Why trainings wait, one for each fault; empty when all is well.")
-    verifications: list[VerificationFacts] = Field(description="The last of each kind.")
+    trainings: Literal["open", "stopped"] = Field(description="`stopped` while an operator must act.")
+    stops: list[StopFacts] = Field(description="Reasons for stopped trainings; empty if there are none.")
+    verifications: list[VerificationFacts] = Field(description="The latest verification of each kind.")
     checkpoint: CheckpointFacts | None = Field(description="The newest signed checkpoint; null before the first.")
 
 
@@ -146,8 +146,8 @@ _CONTENT: dict[int | str, dict[str, Any]] = {200: {"content": {JSON_LINES: {"sch
 @audit_router.get("", dependencies=[AUDIT], response_class=Response, responses=_CONTENT, summary="Read the audit log")
 def list_audit_events(
     service: Running,
-    limit: Annotated[int, Query(ge=1, le=LINES_MAX, description="Lines of the answer, at most.")] = LINES_MAX,
-    after: Annotated[Identifier | None, Query(description="`id` of the last line that you have.")] = None,
+    limit: Annotated[int, Query(ge=1, le=LINES_MAX, description="Largest number of lines.")] = LINES_MAX,
+    after: Annotated[Identifier | None, Query(description="`id` of the last event that you have.")] = None,
 ) -> Response:
     """Read the audit log, oldest first, one JSON object per line.
 

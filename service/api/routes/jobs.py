@@ -41,7 +41,7 @@ def list_recipes() -> wire.RecipeList:
 
 
 @recipe_router.get("/{recipe}", dependencies=[READ], summary="Read a recipe")
-def read_recipe(recipe: Annotated[Name, Path(description="A name that `GET /v1/recipes` lists.")]) -> wire.RecipeRecord:
+def read_recipe(recipe: Annotated[Name, Path(description="A name from `GET /v1/recipes`.")]) -> wire.RecipeRecord:
     """Return a recipe with its presets, defaults and the JSON Schema of its options."""
     known = RECIPES.get(recipe)
     if known is None:
@@ -65,7 +65,7 @@ JobId = Annotated[Identifier, Path(description="The job.")]
 
 _EVENTS: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "Events `progress` and, last, `finished`; the data of each is the job's state and progress.",
+        "description": "Events `progress`, and `finished` at the end. Their data is the job's state and progress.",
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
     },
     204: {"description": "The job has ended and the client has seen its final event."},
@@ -77,8 +77,8 @@ def list_jobs(
     service: Running,
     page: Paging,
     account_id: OfAccount = None,
-    state: Annotated[JobState | None, Query(description="In this state only.")] = None,
-    recipe: Annotated[RecipeName | None, Query(description="By this recipe only.")] = None,
+    state: Annotated[JobState | None, Query(description="Only jobs in this state.")] = None,
+    recipe: Annotated[RecipeName | None, Query(description="Only jobs with this recipe.")] = None,
 ) -> Page[wire.JobRecord]:
     """List jobs, newest first, optionally of one account, state or recipe."""
     return newest_page(
@@ -159,8 +159,8 @@ def create_sweep(
 ) -> wire.SweepRecord:
     """Start a sweep: reserve the cost of all trials and queue them, or do nothing.
 
-    409 if the account cannot pay for all trials; the error has the number that would fit. Every trial costs budget,
-    even if you use only one. Choosing the best by accuracy on a public dataset is post-processing and costs nothing.
+    409 if the account cannot pay for all trials; the error states how many it can pay for. Every trial costs budget,
+    even if you use only one. Choosing a trial by accuracy on a public dataset is post-processing and costs nothing.
     """
     trials = jobs.requested_trials(body)
     facts = body.model_dump(exclude={"trials", "epsilon"})
@@ -182,7 +182,7 @@ def list_sweeps(service: Running, page: Paging, account_id: OfAccount = None) ->
 
 @sweep_router.get("/{sweep_id}", dependencies=[READ], summary="Read a sweep")
 def read_sweep(service: Running, response: Response, sweep_id: SweepId) -> wire.SweepRecord:
-    """Return a sweep with the state, cost and accuracy on public data of each trial."""
+    """Return a sweep, with each trial's state, cost, and accuracy on public data."""
     with transaction(service.factory, read_only=True) as session:
         (record,) = sweeps.records(session, [access.find(session, Sweep, sweep_id)])
     if record.state != "ended":

@@ -79,7 +79,7 @@ def image_endpoint(kind: Kind, place: Reading, alias: str) -> Callable[..., Resp
         if image is None and ended:
             raise NotFound(f"A {noun} of a classifier has no image.", **{f"{noun}_id": made_id})
         if image is None:
-            raise JobNotSucceeded(f"{name} has no image: its job {job.state.value}. Request a new one.")
+            raise JobNotSucceeded(f"{name} has no image: its job is in state {job.state.value}. Request a new {noun}.")
         return with_etag(request, Response(image, media_type="image/png"))
 
     return send_image

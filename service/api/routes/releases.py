@@ -100,15 +100,16 @@ def read_grid(service: Running, request: Request, release_id: ReleaseId) -> Resp
 
 @router.get("/{release_id}/files/{name}", **_file("application/octet-stream"), summary="Download a file")
 def read_file(service: Running, request: Request, release_id: ReleaseId, name: FileName) -> Response:
-    """Download a file of the release: `classifier.*` with `extractor.safetensors`; or `generator.*` with a model card
-    and `load_generator.py`, which generates images and needs only torch; or `histogram.json`; or the privacy card.
+    """Download a file of the release. Generators have `generator.*`, a model card, and `load_generator.py`, which needs
+    only torch. Classifiers have `classifier.*` and `extractor.safetensors`. Class counts have `histogram.json`. Every
+    release has its privacy card.
     """
     if name in formats.MADE:
         made = cards.read_made(service.storage, service.factory, release_id, name)
         return Response(made, media_type="text/plain; charset=utf-8")
     if name not in formats.DOWNLOADS:
         known = ", ".join((*formats.DOWNLOADS, *formats.MADE))
-        raise errors.NotFound(f"The files of a release are {known}.", name=name)
+        raise errors.NotFound(f"There is no such file. The files of releases are {known}.", name=name)
     kind = "json" if name.endswith(".json") else "octet-stream"
     return _send(service, request, release_id, name, f"application/{kind}")
 
@@ -174,7 +175,7 @@ def read_content(service: Running, request: Request, sample_id: SampleId) -> Res
         raise problems.Pending(f"Sample {sample_id} is {job.state.value}. Retry soon, or follow job {job.id}.")
     if sample.sha256 is None or sample.path is None:
         raise problems.JobNotSucceeded(
-            f"Sample {sample_id} has no content: its job {job.state.value}. Request a new one."
+            f"Sample {sample_id} has no content: its job is in state {job.state.value}. Request a new sample."
         )
     if sample.removed_at is not None:
         raise problems.SampleRemoved(
@@ -192,7 +193,7 @@ def read_content(service: Running, request: Request, sample_id: SampleId) -> Res
 
 
 share_router = APIRouter(prefix="/v1/releases/{release_id}/shares", tags=["releases"], route_class=answers.ApiRoute)
-ShareId = Annotated[Identifier, Path(description="The share, with one project or with all.")]
+ShareId = Annotated[Identifier, Path(description="The share.")]
 
 
 @share_router.get("", dependencies=[READ], summary="List the shares of a release")
@@ -216,9 +217,9 @@ def request_share(
 
 @share_router.delete("/{share_id}", dependencies=[ADMIN], summary="Stop sharing a release")
 def end_share(service: Running, release_id: ReleaseId, share_id: ShareId) -> ShareRecord:
-    """Stop sharing a release at once. One owner alone may do this. Unfinished jobs of other projects are cancelled.
+    """Stop sharing a release at once. One owner or admin alone may do this.
 
-    Other projects keep generated samples and downloaded files.
+    Unfinished jobs of other projects are cancelled. Other projects keep generated samples and downloaded files.
     """
     with transaction(service.factory) as session:
         share = jobs.end_share(session, release_id=release_id, share_id=share_id, now=service.clock())

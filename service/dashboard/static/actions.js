@@ -2,7 +2,7 @@
 //
 // A field's name is its name in the request, and data-body holds fixed fields. Empty fields are left out; type=number and
 // data-number are sent as numbers, ticked boxes as true, data-shares as an object. After success the page data-then is
-// opened ({id} is the field id of the answer), or this page is reloaded. An error is shown at its field, or above the form.
+// opened ({id} is the field id of the response), or this page is reloaded. An error is shown at its field, or above the form.
 "use strict";
 (() => {
   const token = document.querySelector("meta[name=form-token]")?.content ?? "";

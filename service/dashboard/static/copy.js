@@ -1,4 +1,4 @@
-// Adds a button to every command that copies it.
+// Adds a copy button to every command.
 "use strict";
 (() => {
   function add() {

@@ -1,4 +1,4 @@
-// Disables the button of a form until as many boxes are ticked as its action takes.
+// Disables the button of a form unless an allowed number of boxes is ticked.
 "use strict";
 for (const form of document.querySelectorAll("form[data-picks]")) {
   const [least, most] = form.dataset.picks.split(" ").map(Number);
@@ -11,7 +11,7 @@ for (const form of document.querySelectorAll("form[data-picks]")) {
   count();
 }
 
-// Keeps the marked regions of a page fresh. Everything it shows is also on the page without it, after a reload.
+// Refreshes the marked regions of a page. Without this script, reload the page to see the same.
 (() => {
   const regions = [...document.querySelectorAll("[data-live]")];
   const bar = document.querySelector("[data-live-bar]");
@@ -23,9 +23,9 @@ for (const form of document.querySelectorAll("form[data-picks]")) {
   const IDLE_MILLISECONDS = 15000;
   const FAILED_MILLISECONDS = 30000;
   const events = document.querySelector("[data-events]");
-  let leaving = false; // for another page, by a click whose answer is not there yet
-  let told = false; // by the event stream, so that asking now and then is not needed
-  const shown = new Map(); // region -> the text it was last filled with
+  let leaving = false; // a click has requested another page
+  let told = false; // the event stream is open, so polling is not needed
+  const shown = new Map(); // region -> the text of its last refresh
   let announced = announcement();
   let paused = false;
   let timer = 0;
@@ -42,7 +42,7 @@ for (const form of document.querySelectorAll("form[data-picks]")) {
     if (shown.get(region) === text) return;
     const first = !shown.has(region);
     shown.set(region, text);
-    // What is there may be older than the first answer only by a moment: leave it alone if it looks the same.
+    // The page was loaded a moment before the first refresh: keep the region if the text is the same.
     const fresh = new DOMParser().parseFromString(text, "text/html").body;
     if (first && fresh.textContent.trim() === region.textContent.trim()) return;
     const focused = region.contains(document.activeElement) ? document.activeElement.id : "";
@@ -85,9 +85,9 @@ for (const form of document.querySelectorAll("form[data-picks]")) {
     stream.addEventListener("finished", () => {
       stream.close();
       heard();
-      if (!paused && !leaving) location.reload(); // what may be done with a job that has ended stands around the region
+      if (!paused && !leaving) location.reload(); // the actions for ended jobs are outside the region
     });
-    stream.addEventListener("error", () => (told = false)); // the page asks again, until the stream is back
+    stream.addEventListener("error", () => (told = false)); // poll until the stream is back
     addEventListener("beforeunload", () => (leaving = true));
     addEventListener("pagehide", () => stream.close());
   }

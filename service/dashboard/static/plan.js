@@ -1,4 +1,4 @@
-// Keeps the cost beside the slider. Without it, a button shows the cost.
+// Refreshes the cost when the form changes. Without this script, a button shows the cost.
 "use strict";
 (() => {
   const form = document.querySelector("[data-plan]");
@@ -16,9 +16,9 @@
     const number = (asked += 1);
     const answer = await fetch(`/train/price?${new URLSearchParams(new FormData(form))}`, { redirect: "error" });
     const text = await answer.text();
-    if (number !== asked) return; // another one was asked for meanwhile
+    if (number !== asked) return; // a newer request was sent meanwhile
     place.replaceChildren(...new DOMParser().parseFromString(text, "text/html").body.childNodes);
-    const most = place.querySelector("[data-most]")?.dataset.most; // of the account that has least left
+    const most = place.querySelector("[data-most]")?.dataset.most; // the largest affordable epsilon
     if (most !== undefined) slider.max = most;
     for (const fault of form.querySelectorAll("[data-fault]")) {
       const said = place.querySelector(`[data-wrong="${fault.dataset.fault}"]`)?.textContent;
@@ -50,7 +50,7 @@
     if (event.submitter?.hasAttribute("data-no-script")) event.preventDefault();
   });
   if (epsilon.value !== epsilon.defaultValue) {
-    slider.value = epsilon.value; // it was filled in before this script ran
+    slider.value = epsilon.value; // the field was changed before this script ran
     soon();
   }
 })();

@@ -1,7 +1,6 @@
-// Uploads a file and shows the progress. It fills in a declaration with what
-// the format of a file says of all its records alike, and the names of the class folders: never their number, nor what
-// images are. What the service would refuse by a file's size or directory alone is said before anything is sent.
-// class_folders.js says which folders the class folders are.
+// Uploads a file and shows the progress. Fills in a declaration from the header of a file, which is the same for all
+// records, and from the names of class folders; never from the number or content of images. Faults that are visible in
+// the size or the directory of a file are shown before anything is sent. class_folders.js finds the class folders.
 "use strict";
 (() => {
   const declaring = document.querySelector("[data-declare]");
@@ -14,10 +13,10 @@
   const button = form.querySelector("button[type=submit]");
   button.disabled = false;
 
-  const PUSH = "From a terminal, obscura datasets push reads folders, archives and arrays of many kinds.";
+  const PUSH = "From a terminal, obscura datasets push can upload folders, archives and arrays of many kinds.";
   const format = (file) => (file.name.toLowerCase().endsWith(".npz") ? "npz" : "zip");
 
-  // --- what a zip says about itself, from its directory alone --------------------------------------------------------
+  // --- the directory of a ZIP -----------------------------------------------------------------------------------------
   async function directory(file) {
     const tail = new DataView(await file.slice(Math.max(0, file.size - 65557)).arrayBuffer());
     let end = tail.byteLength - 22;
@@ -66,7 +65,7 @@
     }
   }
 
-  // --- what is wrong with it, by the declaration as far as it is filled in ----------------------------------------------
+  // --- faults of the file, checked against the declaration so far -----------------------------------------------------
   let wrong = ""; // a sentence
   let subjects = false; // whether the arrays include subject ids
   let names = null; // of the entries of a ZIP
@@ -78,15 +77,15 @@
     layout:
       "Every file must be in a class folder, as in class/image.png, or class/subject/image.png if the account protects people. Remove all other files.",
     subjects_unexpected:
-      "The class folders contain folders, as for subjects, and no number of people is stated. State it, or put the images into the class folders themselves: class/image.png.",
+      "The class folders contain folders, as in class/subject/image.png, but no number of people is stated. State that number, or move the images to class/image.png.",
     subjects_absent:
-      "A number of people is stated, and the archive has no folder for each of them: class/subject/image.png.",
+      "A number of people is stated, but the archive has no folder for each person, as in class/subject/image.png.",
     class_undeclared: "A folder's name is not among the classes. The names must be equal, letter by letter.",
   };
   const typed = () => form.elements.namedItem("classes").value.split(/[,\n]/).map((name) => name.trim()).filter(Boolean);
   const bySubject = () => form.elements.namedItem("subjects_declared").value !== "";
 
-  // Classes that somebody has typed are kept, and decide which folders are class folders.
+  // Classes that the user has typed are kept, and decide which folders are class folders.
   function readClasses() {
     const field = form.elements.namedItem("classes");
     if (field.value && field.value !== filled) return "";
@@ -96,7 +95,7 @@
     const unclear = bySubject() && only !== undefined && more.length === 0;
     field.value = filled = found.classes === undefined || unclear ? "" : found.classes.join(", ");
     if (found.fault !== undefined) return `${FAULTS[found.fault]} ${PUSH}`;
-    if (unclear) return `The archive has one outer folder, ${only}. Enter the class names: ${only}, if the folders in it are people.`;
+    if (unclear) return `The archive has one outer folder, ${only}. Enter the class names. If the folders in ${only} are people, enter ${only}.`;
     const around = found.wrapped ? " Folders around all class folders are ignored." : "";
     return `The classes are filled in from the folder names. They become public, so check each of them.${around}`;
   }
@@ -119,7 +118,7 @@
     const known = Object.fromEntries(entries.map((entry) => [entry.name, entry]));
     subjects = "subjects.npy" in known;
     if (!("images.npy" in known && "labels.npy" in known) || entries.length !== 2 + subjects)
-      return "An .npz holds the arrays images and labels here, and subjects where those are protected, and no other.";
+      return "An .npz must contain the arrays images and labels, also subjects if the account protects people, and no others.";
     const [images, labels] = [await header(file, known["images.npy"]), await header(file, known["labels.npy"])];
     const channels = images.shape[3] ?? 1;
     if (images.type !== "|u1" || ![3, 4].includes(images.shape.length) || ![1, 3].includes(channels))
@@ -156,7 +155,7 @@
     try {
       found.textContent = await look(file);
     } catch {
-      wrong = "This is no .zip or .npz, it is damaged, or its names are not in UTF-8.";
+      wrong = "This is not a .zip or .npz file, it is damaged, or the names in it are not in UTF-8.";
     }
     if (wrong) found.textContent = `${wrong} ${PUSH}`;
   }
@@ -170,7 +169,7 @@
       return FAULTS[fault ?? undeclared] ?? "";
     }
     if (!subjects || bySubject()) return "";
-    return "The file contains subject ids, and no number of people is stated.";
+    return "The file contains subject ids, but no number of people is stated.";
   }
 
   form.elements.namedItem("subjects_declared")?.addEventListener("change", () => {
@@ -208,8 +207,8 @@
     return file.size > limit ? `This file is ${size(file.size)}. The limit is ${size(limit)}.` : "";
   }
 
-  // Declares and uploads in one request, which leaves neither where it fails: a line of JSON, then the file. On a
-  // dataset's page it only uploads. Resolves with the dataset.
+  // Declares and uploads in one atomic request: a line of JSON, then the file. On a dataset's page, only uploads.
+  // Resolves with the dataset.
   function send(file) {
     return new Promise((resolve, reject) => {
       const request = new XMLHttpRequest();

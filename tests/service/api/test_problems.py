@@ -175,7 +175,7 @@ def test_what_is_unknown_is_refused_with_what_is_known(served):
     problem = served.read("jobs", status=422, limitt=3)
     assert problem["known"] == ["account_id", "state", "recipe", "limit", "cursor"]
     assert "account_id, state, recipe, limit, cursor" in problem["detail"]
-    assert "takes none" in served.read("releases/rel_x", status=422, deep="1")["detail"]
+    assert "accepts no query parameters" in served.read("releases/rel_x", status=422, deep="1")["detail"]
     problem = served.send("accounts", {**ACCOUNT, "name": "x", "budget": 3}, status=422)
     (fault,) = problem["errors"]
     assert fault["pointer"] == "/body/budget"
@@ -183,7 +183,7 @@ def test_what_is_unknown_is_refused_with_what_is_known(served):
     trial = {"options": {}, "epsilonn": 1}
     search = {"name": "x", "dataset_id": "ds_x", "recipe": "datalens", "trials": [trial, trial]}
     errors = served.send("sweeps", search, key="k", status=422)["errors"]
-    assert {fault["message"] for fault in errors} == {"this field is unknown; the known ones are options, epsilon"}
+    assert {fault["message"] for fault in errors} == {"this field is unknown; the known fields are options, epsilon"}
 
 
 @pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", "multipart/form-data", ""])

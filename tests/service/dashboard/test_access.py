@@ -149,7 +149,7 @@ def test_wrong_keys_are_slowed_down_and_lock_nobody_out(closed):
     answers = [client.post("/login", data={"key": "obs_wrong"}) for _ in range(12)]
     assert [answer.status_code for answer in answers] == [401] * 10 + [429] * 2
     assert int(answers[-1].headers["retry-after"]) > 0
-    assert "Too many such keys came from your address" in answers[-1].text
+    assert "Too many invalid keys came from your address" in answers[-1].text
     mistyped = right[:-1] + ("0" if right[-1] != "0" else "1")
     assert client.post("/login", data={"key": mistyped}).status_code == 401, "somebody else at the same address"
     assert client.post("/login", data={"key": right}).status_code == 303

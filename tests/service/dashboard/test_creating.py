@@ -95,7 +95,7 @@ def test_a_form_whose_fields_have_no_end_or_cannot_be_read_is_refused(site, uplo
 
 @pytest.mark.parametrize(
     ("classes", "said"),
-    [("SURNAME_GIVEN_19610423, dog", "look like people: SURNAME_GIVEN_19610423"), ("train, test", "parts of a coll")],
+    [("SURNAME_GIVEN_19610423, dog", "look like people: SURNAME_GIVEN_19610423"), ("train, test", "like subsets")],
 )
 def test_names_that_may_be_no_classes_are_asked_about_before_they_are_public(
     site, open_account, classes, said, uploader
@@ -306,7 +306,7 @@ def asked(stock: Stock, *tried: tuple[str, str], **fields: str) -> str:
 def test_a_search_is_priced_as_a_whole_then_held_once(site, stock, trainer):
     query = asked(stock, ("teachers", "100, 300"), ("", ""), ("epsilon", "0.1,0.2,0.3"), options="top_k = 7")
     page = trainer.get("/train" + query).text
-    assert_shown(page, "Cost of all 6 trials", "Train 6 times for ε", "Every trial is paid for")
+    assert_shown(page, "Cost of all 6 trials", "Train 6 times for ε", "You pay for every trial")
     assert_shown(page, "you cannot tell which trial is best")
     assert re.findall(r'rowheader">(Teachers [^<]+)</th><td[^>]*>([\d.]+)<', page) == [
         (f"Teachers {teachers}", epsilon) for teachers in (100, 300) for epsilon in ("0.1", "0.2", "0.3")
@@ -336,7 +336,7 @@ def test_a_search_is_priced_as_a_whole_then_held_once(site, stock, trainer):
     ("tried", "place", "said"),
     [
         ([("teachers", "100,0.5")], "values-1", "Trial 2: .*an integer between 1 and 100000"),
-        ([("epsilon", "0.1,many")], "values-1", "This is a number"),
+        ([("epsilon", "0.1,many")], "values-1", "Enter a number"),
         ([("top_k", "7,8"), ("epsilon", "0.1,-1")], "values-2", "greater than or equal to"),
         ([("", "7,8")], "values-1", "which option"),
         ([("top_k", "7,8"), ("top_k", "9")], "values-2", "there already"),
@@ -361,7 +361,7 @@ def test_a_search_that_cannot_be_planned_is_explained_where_it_stands(site, stoc
 def test_a_search_that_the_account_cannot_pay_for_says_what_would_fit(site, stock, trainer):
     left = site.balance(stock.account).affordable_epsilon
     page = trainer.get("/train" + asked(stock, ("teachers", "100,300"), epsilon=str(left))).text
-    fitting = re.search(r"too little left for all 2 trials. At most ε ([\d.]+) of each fits", page)
+    fitting = re.search(r"too little left for all 2 trials. Give each trial at most ε ([\d.]*\d)", page)
     assert fitting
     assert forms_of(page) == {}
     assert "Train 2 times" in trainer.get("/train" + asked(stock, ("teachers", "100,300"), epsilon=fitting[1])).text

@@ -75,7 +75,7 @@ def test_the_three_segments_of_a_bar_differ_by_pattern(site, stock):
 def test_jobs_show_their_progress_and_nothing_measured(site, stock):
     shown = words_of(site.client().get(f"/jobs/{stock.running}").text)
     progress = "Teacher votes, 612 of 1,450 steps (42.2%) · about 4 min left"
-    assert_shown(shown, progress, "Reserved, data in use, 50% of it charged", "Teachers 4,000", "a remark")
+    assert_shown(shown, progress, "Reserved, data in use, 50% of the hold charged", "Teachers 4,000", "a remark")
     assert "Waiting for a worker" in words_of(site.client().get(f"/jobs/{stock.queued}").text)
     site.do(Session.add, ArmingStop(scope=EVERYWHERE, code="hash_mismatch", found_at=datetime.now(UTC)))
     shown = words_of(site.client().get(f"/jobs/{stock.queued}").text)
@@ -85,7 +85,9 @@ def test_jobs_show_their_progress_and_nothing_measured(site, stock):
 def test_an_account_shows_its_holds_datasets_and_chained_entries(site, stock):
     parts = ("", "/data", "/jobs", "/ledger")
     shown = " ".join(words_of(site.client().get(f"/accounts/{stock.account}{part}").text) for part in parts)
-    assert_shown(shown, "60,000", "28 × 28 × 1", "Reserved, data not opened yet", "Charged ahead: Votes", "DataLens")
+    assert_shown(
+        shown, "60,000", "28 × 28 × 1", "Reserved, data not opened yet", "Charged in advance: Votes", "DataLens"
+    )
     assert site.row(Account, stock.account).head_hash in shown.replace(" ", "")
 
 
@@ -297,7 +299,7 @@ def test_images_are_drawn_from_a_form_at_no_cost_and_in_proportions(site, stock)
     assert (sample.count, sample.seed, sample.format.value) == (500, 3, "npz")
     assert site.rung == [1]
     shown = client.get(f"/jobs/{job.id}").text
-    assert_shown(shown, "Free: it generates images from a release", f"{usual} 99, {rare} 1")
+    assert_shown(shown, "Free: this job generates images from a release", f"{usual} 99, {rare} 1")
     assert f"{usual} 99, {rare} 1" in client.get(page).text
 
 
@@ -310,7 +312,7 @@ def test_a_queued_job_is_cancelled_from_a_form_and_its_hold_given_back(site, sto
     assert site.hold_of(stock.queued).state is HoldState.RETURNED
 
 
-COST = r"It has permanently spent ε ([\d.]+) of ([\d.]+), and"
+COST = r"This job has permanently spent ε ([\d.]+) of ([\d.]+), and"
 
 
 def test_a_training_that_has_charged_is_ended_and_published_or_discarded_with_its_price_in_the_question(site, stock):
@@ -379,7 +381,7 @@ def test_an_incomplete_release_says_so(site, stock):
     site.change(Release, stock.release, incomplete=incomplete)
     share = "Incomplete: 42.1% of the planned noisy releases were made."
     assert_shown(client.get(page).text, share, "because it reached the time limit")
-    assert "incomplete, 42.1% made" in client.get("/releases").text
+    assert "incomplete, 42.1% of the plan" in client.get("/releases").text
 
 
 def test_only_admins_of_the_installation_see_that_a_disk_is_short(make_site, open_account):

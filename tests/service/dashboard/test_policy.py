@@ -127,7 +127,7 @@ def test_a_sweep_shows_its_trials_and_is_cancelled(site, stock, sweep, trainer):
     for address in ("/jobs", f"/accounts/{stock.account}/jobs"):
         assert f'href="{page}"' in site.client().get(address).text
     html = site.client().get(page).text
-    assert_shown(html, "thresholds", "3 trainings", "Beta 0.1", "0 of 3", "Every trial is paid for")
+    assert_shown(html, "thresholds", "3 trainings", "Beta 0.1", "0 of 3", "You pay for every trial")
     assert "Cancel unfinished trials" not in html
     for address in (page, f"{page}/part"):
         assert "Cancel unfinished trials" in trainer.get(address).text

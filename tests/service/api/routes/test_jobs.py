@@ -149,7 +149,7 @@ def test_a_missing_extractor_is_refused_before_anything_is_held(served):
     for name in ("imagenet.json", "other.json", "other.safetensors"):
         (folder / name).write_text("{}")
     for refused in answers(422, 422):
-        assert "no extractor imagenet: there are other" in refused["detail"]
+        assert "no extractor imagenet: it has other" in refused["detail"]
     assert served.balance(dataset["account_id"])["reserved_nano"] == 0
     assert served.read("jobs")["items"] == []
     (folder / "imagenet.safetensors").write_bytes(b"")

@@ -322,7 +322,7 @@ def test_only_generators_that_are_known_have_these_files(served, generator, name
     assert served.read(f"releases/{generator}/files/{name}", status=404)["code"] == "not_found"
     description.write_text(written)
     served.change(Release, generator, kind=ReleaseKind.CLASSIFIER)
-    assert "a generator has" in served.read(f"releases/{generator}/files/{name}", status=404)["detail"]
+    assert "Only generators have" in served.read(f"releases/{generator}/files/{name}", status=404)["detail"]
 
 
 def test_a_network_of_another_time_has_no_program(served, generator):
