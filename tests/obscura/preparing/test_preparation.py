@@ -237,13 +237,13 @@ def test_a_motley_folder_goes_in_as_it_is(motley):
 def test_the_line_says_what_was_done_to_how_many(motley):
     package = prepare(motley, Choices(size="48"))
     assert package.summary == (
-        "13 images: 2 cropped to 48 x 48, 1 laid on white, 1 turned upright by their EXIF, 1 turned to colour, "
-        "1 brought to 8 bits, 1 turned from CMYK to RGB, 1 cut down to their first frame; "
-        "left out 4 hidden or system files, 1 other file (.txt) and 1 empty class folder."
+        "13 images: 2 cropped to 48 x 48, 1 put on a white background, 1 turned upright by their EXIF "
+        "orientation, 1 turned to colour, 1 brought to 8 bits, 1 turned from CMYK to RGB, 1 cut down to their first "
+        "frame; left out 4 hidden or system files, 1 other file (.txt) and 1 empty class folder."
     )
     package = prepare(motley, Choices(size="24x48", grey=True))
     assert package.channels == 1
-    assert "13 cropped to 24 x 48, 1 laid on white" in package.summary
+    assert "13 cropped to 24 x 48, 1 put on a white background" in package.summary
     assert "12 turned to grey" in package.summary
 
 

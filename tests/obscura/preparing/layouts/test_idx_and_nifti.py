@@ -127,7 +127,7 @@ def test_paths_say_whose_they_are(tmp_path):
     package = prepare(root, Choices(slices="coronal"), subjects=True)
     assert (package.private_records, package.private_subjects) == (5, 3)
     alone = prepare(volumes(tmp_path / "alone", "sick/a.nii", "ok/b.nii"), Choices(slices="axial"), subjects=True)
-    assert "counts as a subject of its own" in alone.summary
+    assert "count as one subject each" in alone.summary
     assert_refused(root, "unit is the subject", Choices(slices="coronal"))
 
 
