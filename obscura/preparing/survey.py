@@ -132,7 +132,7 @@ def survey(source: Source, choices: Choices, tally: Tally, on_image: OnImage) ->
 
 
 def summarise(survey: Survey, tally: Tally, title: str) -> str:
-    """Return, for example, "1,400 images: 37 cropped to 64 x 64, 12 converted to grey; left out 3 other files"."""
+    """Return, for example, "1,400 images: 37 cropped to 64 x 64, 12 turned to grey; left out 3 other files"."""
     done = ", ".join(f"{count:,} {what}" for what, count in survey.conversions.items() if count)
     *first, last = [
         *([counted(len(survey.broken), "unreadable image")] if survey.broken else []),

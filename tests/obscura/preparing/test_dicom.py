@@ -201,7 +201,7 @@ def test_public_files_may_be_of_one_person_and_a_class_without_pixels_is_lost(tm
 @pytest.mark.parametrize(("value", "warned"), [("NO", False), ("YES", True), (None, True)])
 def test_burnt_in_text_is_warned_of(tmp_path, value, warned):
     package = prepare(two_by_two(tmp_path, BurnedInAnnotation=value), subjects=True)
-    assert ("4 may show text" in package.summary) == warned
+    assert ("4 of the images may show text" in package.summary) == warned
 
 
 OBJECTS = {

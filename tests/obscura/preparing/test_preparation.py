@@ -207,10 +207,10 @@ def test_a_size_can_be_chosen(images):
     [
         (GREY.astype(float), [0, 1, 0, 1], None, "scale them"),
         (GREY[0], [0], None, "of shape"),
-        (GREY, [0, 1], None, "as many labels"),
-        (GREY, [-1, 1, 0, 1], None, "begin at 0"),
-        (GREY, [0, 1, 0, 1], ["ann"], "1 subjects"),
-        (GREY[:0], [], None, "numbers or names"),
+        (GREY, [0, 1], None, "one label for each"),
+        (GREY, [-1, 1, 0, 1], None, "numbers from 0"),
+        (GREY, [0, 1, 0, 1], ["ann"], "1 subject ids"),
+        (GREY[:0], [], None, "integers or names"),
     ],
 )
 def test_what_does_not_fit_is_named(images, labels, subjects, said):
