@@ -12,7 +12,7 @@ from obscura.client import Client
 from obscura.wire.budgets import DELTA_MOST, DELTA_USUAL_MOST, Unit
 
 accounts = typer.Typer(no_args_is_help=True, help="Populations with one privacy budget each.")
-limits = typer.Typer(no_args_is_help=True, help="Lower a limit; ask for a higher one, which a second admin approves.")
+limits = typer.Typer(no_args_is_help=True, help="Lower a limit, or request a higher limit from a second admin.")
 budget = typer.Typer(no_args_is_help=True, help="Spent, reserved and remaining budget.")
 
 ACCOUNT_COLUMNS = (
@@ -28,7 +28,7 @@ Limit = Annotated[float, typer.Option("--epsilon", "-e", help="The new lifetime 
 @command(accounts, "create", "account")
 def create_account(
     client: Client,
-    name: Annotated[str, typer.Argument(help="Of the population, for people.")],
+    name: Annotated[str, typer.Argument(help="Name of the population.")],
     epsilon: Annotated[float, typer.Option("--epsilon", "-e", help="Lifetime budget.")],
     delta: Annotated[float, typer.Option("--delta", "-d", help="At most 1 / (10 x number of images).")],
     unit: Annotated[Unit, typer.Option(help="Whose presence is hidden: one record, or all records of a subject.")],
@@ -41,8 +41,8 @@ def create_account(
     """Open an account. The budget never refreshes by itself."""
     if DELTA_USUAL_MOST < delta <= DELTA_MOST and not accept_large_delta:
         confirm(
-            f"Delta {delta:g} is large: the guarantee may fail with this probability, 1 in {1 / delta:,.0f}, and "
-            "the account keeps it forever. Choose at most 1 / (10 x number of images). Accept it?",
+            f"Delta {delta:g} is large: the guarantee may fail with this probability, 1 in {1 / delta:,.0f}, and the "
+            "account keeps this delta forever. Choose at most 1 / (10 x number of images). Accept it?",
             "No account was opened.",
             flag="--accept-large-delta",
         )
@@ -77,9 +77,9 @@ add_command(
 @command(budget, "show", "budget", ACCOUNT_COLUMNS)
 def show_budget(
     client: Client,
-    account: Annotated[str | None, typer.Argument(metavar="[ACCOUNT]", help="Name or id; all when left out.")] = None,
+    account: Annotated[str | None, typer.Argument(metavar="[ACCOUNT]", help="Name or id; default: all.")] = None,
 ) -> Shown:
-    """Show limit, spent, reserved and remaining budget. Epsilons of parts do not add up; nano-units do."""
+    """Show limit, spent, reserved and remaining budget. Epsilons of single jobs do not add up; nano-units do."""
     if account is None:
         return client.accounts()
     found = client.find_account(account)

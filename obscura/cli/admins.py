@@ -20,8 +20,8 @@ from obscura.wire.words import DecisionAction
 
 admins = typer.Typer(
     no_args_is_help=True,
-    help="People who decide about limits and admins. Two together admit or remove another one, "
-    "or revoke that person's keys.",
+    help="People who decide about limits and admins. Two admins together admit or remove another admin, or revoke that "
+    "admin's keys.",
 )
 decisions = typer.Typer(
     no_args_is_help=True, help="Requests that a second admin approves: limits, admins, keys and shares."
@@ -50,12 +50,12 @@ KEY_COLUMNS = (
 RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="dec_...")]
 KeyId = Annotated[str, typer.Argument(metavar="KEY", help="key_...")]
 WebhookId = Annotated[str, typer.Argument(metavar="WEBHOOK", help="whk_...")]
-ProjectName = Annotated[str, typer.Argument(help="For people.")]
+ProjectName = Annotated[str, typer.Argument(help="Name of the project.")]
 ProjectArgument = Annotated[str, typer.Argument(metavar="PROJECT", help="Name or id."), Client.find_project]
 AdminId = Annotated[str, typer.Argument(metavar="ADMIN", help="adm_...")]
-Action = Annotated[DecisionAction | None, typer.Option(help="Only requests for this.")]
-Out = Annotated[Path, typer.Option("--out", dir_okay=False, help="A new file for the token, readable by you alone.")]
-Expires = Annotated[str | None, typer.Option(help="When it ends: after 12h, 90d or 8w, or on 2027-01-31 (UTC)")]
+Action = Annotated[DecisionAction | None, typer.Option(help="Show only requests for this.")]
+Out = Annotated[Path, typer.Option("--out", dir_okay=False, help="New file for the token, which only you can read.")]
+Expires = Annotated[str | None, typer.Option(help="Expiry: after 12h, 90d or 8w, or on 2027-01-31 (UTC)")]
 KEYS_SHOWN_MAX = 20
 TOKEN_ONCE = "Copy the token now: it is shown only once, and the service does not store it."
 _SPAN = re.compile(r"([1-9][0-9]{0,4})([hdw])")
@@ -72,7 +72,7 @@ def introduce(out: Out, as_json: Json = False) -> None:
         token, introduction = make_introduction()
         write_token(out, token)
         output.record({"introduction": introduction, "token_file": str(out)}, "introduction")
-        output.notice("Give the introduction to an admin, and the same introduction to the admin who approves.")
+        output.notice("Give this introduction to both admins: one requests your admission, the other approves.")
 
 
 def write_token(path: Path, token: str) -> None:
@@ -80,7 +80,7 @@ def write_token(path: Path, token: str) -> None:
     try:
         file = new_private_file(path)
     except OSError as error:
-        raise CliError(f"Cannot write {path}: {error.strerror}. It must be a new file.", Exit.USAGE) from error
+        raise CliError(f"Cannot write {path}: {error.strerror}. Name a new file.", Exit.USAGE) from error
     with file:
         write_through(file, f"{token}\n".encode("ascii"))
 
@@ -92,7 +92,7 @@ add_command(admins, "list", "admins", Client.admins, "List current and former ad
 def admit(
     client: Client,
     output: Output,
-    name: Annotated[str, typer.Argument(help="Of the person.")],
+    name: Annotated[str, typer.Argument(help="Name of the person.")],
     introduction: Annotated[str, typer.Option(help="key_...:SHA-256, as the person gave it to you.")],
     reason: Reason,
     project: Annotated[
@@ -120,7 +120,7 @@ add_command(
 add_command(decisions, "show", "decision", Client.decision, "Show one request.", request_id=RequestId)
 add_command(
     decisions, "approve", "decision", Client.approve,
-    "Approve another admin's request. Before an admission, compare the introduction with the person's.",
+    "Approve another admin's request. For an admission, first compare the introduction with the person's own.",
     request_id=RequestId,
 )  # fmt: skip
 add_command(decisions, "decline", "decision", Client.decline, request_id=RequestId)
@@ -131,20 +131,20 @@ add_command(people, "list", "people", Client.people, "List people with their rol
 def create_project(client: Client, name: ProjectName, yes: Yes = False) -> Shown:
     """Create a project. Create accounts and keys in it with --project NAME.
 
-    The second project hides the datasets, jobs and releases of every project from keys without a project.
+    Once a second project exists, keys without a project no longer see the datasets, jobs and releases of any project.
     """
     existing = list(islice(client.projects(), 2))
     if len(existing) == 1 and not yes:
         confirm(
-            "With a second project, datasets, jobs and releases are visible only with a key of their project. Your "
-            f"key has none: to see those of today, create one with: obscura keys create NAME --role owner "
+            "With a second project, datasets, jobs and releases are visible only with a key of their project, and your "
+            "key has no project. To see the existing data, create a key: obscura keys create NAME --role owner "
             f"--project {existing[0].id}. Nothing is deleted. Create the project?",
             "No project was created.",
         )
     return client.create_project(name=name)
 
 
-add_command(projects, "list", "projects", Client.projects, "List the projects that your key opens.", PROJECT_COLUMNS)
+add_command(projects, "list", "projects", Client.projects, "List the projects open to your key.", PROJECT_COLUMNS)
 
 
 add_command(projects, "rename", "project", Client.rename_project, project_id=ProjectArgument, name=ProjectName)
@@ -158,18 +158,18 @@ add_command(
 def set_quota(
     client: Client,
     project: ProjectArgument,
-    jobs: Annotated[str, typer.Option(help="Jobs waiting or running at a time, or none.")],
+    jobs: Annotated[str, typer.Option(help="Limit on waiting and running jobs, or none.")],
 ) -> Shown:
-    """Limit the jobs of a project; none removes the limit (installation admins only)."""
+    """Limit the unfinished jobs of a project; --jobs none removes the limit (installation admins only)."""
     if jobs != "none" and not jobs.isdecimal():
-        raise CliError(f"--jobs takes a whole number, or none, not {jobs!r}.", Exit.USAGE)
+        raise CliError(f"--jobs takes a whole number or the word none, not {jobs!r}.", Exit.USAGE)
     return client.set_quota(project, jobs_max=None if jobs == "none" else int(jobs))
 
 
 @command(keys, "create", "key", hint=TOKEN_ONCE)
 def create_key(
     client: Client,
-    name: Annotated[str, typer.Argument(help="For people.")],
+    name: Annotated[str, typer.Argument(help="Name of the key.")],
     scope: Annotated[
         list[str] | None,
         typer.Option("--scope", "-s", help="admin, data, train, read, releases, audit or metrics; repeat for several."),
@@ -178,7 +178,7 @@ def create_key(
     expires: Expires = None,
     project: ProjectId = None,
 ) -> Shown:
-    """Create a key. With the scope admin, it is another key of your own. The token is shown only once."""
+    """Create a key. A key with the scope admin is another key of your own. The token is shown only once."""
     end = None if expires is None else read_end(expires, datetime.now(UTC))
     return client.create_key(name=name, scopes=scope or (), role=role, expires_at=end, project_id=project)
 
@@ -193,31 +193,31 @@ def rotate_key(
     overlap: Annotated[str, typer.Option(help="How long the old key stays valid, like 12h or 7d.")],
     expires: Expires = None,
 ) -> Shown:
-    """Replace a key, which remains valid for the overlap. The new token is shown only once."""
+    """Replace a key. The old key stays valid for the overlap. The new token is shown only once."""
     now = datetime.now(UTC)
     end = None if expires is None else read_end(expires, now)
     seconds = int((read_end(overlap, now) - now).total_seconds())
     return client.rotate_key(key_id, overlap_seconds=seconds, expires_at=end)
 
 
-@command(keys, "revoke", "key", hint="Revoked, and {0.others_revoked} keys that it had created.")
+@command(keys, "revoke", "key", hint="Revoked this key and {0.others_revoked} keys created with it.")
 def revoke_key(
     client: Client,
     output: Output,
     key_id: KeyId,
     include_created: Annotated[
-        bool | None, typer.Option("--include-created/--only-this", help="Revoke or keep the keys that it created.")
+        bool | None, typer.Option("--include-created/--only-this", help="Revoke or keep the keys created with it.")
     ] = None,
     yes: Yes = False,
 ) -> Shown:
     """Revoke your own key, or any key without the scope admin, at once and permanently.
 
-    Lists the keys that it created and asks whether to revoke them too; without a terminal they are revoked. To revoke
+    Lists the keys created with it and asks whether to revoke them too; without a terminal they are revoked. To revoke
     another admin's key, run obscura admins revoke, which needs a second admin.
     """
     made = [each for each in client.keys(created_by=key_id) if each.revoked_at is None]
     for each in made[:KEYS_SHOWN_MAX]:
-        output.notice(f"Created with it: {each.name} ({each.id}), {', '.join(each.scopes)}.")
+        output.notice(f"Created with this key: {each.name} ({each.id}), {', '.join(each.scopes)}.")
     if len(made) > KEYS_SHOWN_MAX:
         output.notice(f"And {len(made) - KEYS_SHOWN_MAX} more.")
     if include_created is None:
@@ -243,8 +243,8 @@ def read_end(text: str, now: datetime) -> datetime:
 add_command(
     webhooks, "create", "webhook", Client.create_webhook,
     "Register an address for events of your key's project. The signing secret is shown only once.",
-    hint="The secret is shown only once. Requests carry it as a signature: /docs/operate/monitor.",
-    url=Annotated[str, typer.Argument(help="https, of a public address.")],
+    hint="Copy the secret now: it is shown only once. It signs every request: /docs/operate/monitor.",
+    url=Annotated[str, typer.Argument(help="Public https address.")],
 )  # fmt: skip
 add_command(webhooks, "list", "webhooks", Client.webhooks, "List the webhooks of your project.", WEBHOOK_COLUMNS)
 add_command(webhooks, "remove", "removed", Client.remove_webhook, webhook_id=WebhookId)
@@ -252,7 +252,7 @@ add_command(webhooks, "remove", "removed", Client.remove_webhook, webhook_id=Web
 
 @command(webhooks, "test", "test")
 def try_webhook(client: Client, output: Output, webhook: WebhookId) -> None:
-    """Send a request of type test now."""
+    """Send a test event to a webhook now."""
     sent = client.test_webhook(webhook)
     output.record(sent, "test")
     if not sent.delivered:

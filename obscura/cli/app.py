@@ -61,11 +61,13 @@ def choose_target(
     url: Annotated[str | None, typer.Option(envvar="OBSCURA_URL", help="Address of the service.")] = None,
     token: Annotated[str | None, typer.Option(envvar="OBSCURA_TOKEN", help="API key.")] = None,
     data_dir: Annotated[
-        Path, typer.Option(envvar="OBSCURA_DATA_DIR", help="Of a service on this machine; holds its admin key.")
+        Path, typer.Option(envvar="OBSCURA_DATA_DIR", help="Data folder of a service on this machine.")
     ] = Path("var"),
-    profile: Annotated[str | None, typer.Option(envvar="OBSCURA_PROFILE", help="A profile of `obscura login`.")] = None,
+    profile: Annotated[
+        str | None, typer.Option(envvar="OBSCURA_PROFILE", help="Profile saved by `obscura login`.")
+    ] = None,
     _version: Annotated[
-        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and leave.")
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Store the options that select the service."""

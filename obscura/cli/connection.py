@@ -43,7 +43,7 @@ ProjectId = Annotated[
 Key = Annotated[str | None, typer.Option(help="Idempotency key: repeating the command starts nothing new.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Follow the job until it ends.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why. Kept in the records forever.")]
+Reason = Annotated[str, typer.Option("--reason", help="The reason, kept in the records forever.")]
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class Target:
         """Return the data folder of a service on this machine; raise CliError if it is foreign and was not named."""
         if self.is_foreign:
             raise CliError(
-                f"{self.data_dir} belongs to another user, so its service is not used. To use one elsewhere: obscura "
-                "login URL. To start your own: obscura --data-dir FOLDER up",
+                f"{self.data_dir} belongs to another user, so its service is not used. To use another service: "
+                "obscura login URL. To start your own: obscura --data-dir FOLDER up",
                 Exit.AUTH,
             )
         return self.data_dir
@@ -81,7 +81,7 @@ class Profile(BaseModel):
 
 
 _PROFILES = TypeAdapter(dict[str, Profile])
-ProfileName = Annotated[str | None, typer.Option("--profile", help="Profile, also before the command; else `default`.")]
+ProfileName = Annotated[str | None, typer.Option("--profile", help="Name of the profile; default: `default`.")]
 
 
 def profiles_path() -> Path:
@@ -158,7 +158,7 @@ def address(target: Target, say: Callable[[str], None]) -> tuple[str, str]:
     except OSError:
         raise CliError(
             f"No API key: OBSCURA_TOKEN is not set, and {admin_key_path(folder)} cannot be read. To start a service "
-            "here: obscura up. To use one elsewhere: obscura login URL",
+            "here: obscura up. To use another service: obscura login URL",
             Exit.AUTH,
         ) from None
 
@@ -267,7 +267,7 @@ def login(
     url: Annotated[str, typer.Argument(help="Address of the service, for example https://obscura.example.org.")],
     profile: ProfileName = None,
 ) -> None:
-    """Save the address of a service and a key, so that commands need neither.
+    """Save the address of a service and a key, so that you need not give them to every command.
 
     Asks for the key, or reads it from standard input: obscura login URL < key.txt
     """
@@ -286,8 +286,8 @@ def login(
                     raise
         path, kept = profiles_path(), read_profiles() | {profile: Profile(url=url.rstrip("/"), token=token.strip())}
         replace_file(path, _PROFILES.dump_json(kept))
-        when = "where no service of this machine has its key" if profile == DEFAULT else f"with --profile {profile}"
-        output.notice(f"Kept in {path}, which you alone can read. Commands use it {when}.")
+        when = "unless the data folder has an admin key" if profile == DEFAULT else f"with --profile {profile}"
+        output.notice(f"Saved in {path}, which only you can read. Commands use this profile {when}.")
 
 
 def logout(context: typer.Context, profile: ProfileName = None) -> None:
@@ -301,4 +301,4 @@ def logout(context: typer.Context, profile: ProfileName = None) -> None:
             )
         del kept[profile]
         replace_file(profiles_path(), _PROFILES.dump_json(kept))
-        output.notice(f"Forgotten: {profile}.")
+        output.notice(f"Deleted profile {profile}.")

@@ -149,16 +149,16 @@ def next_command(error: Exception) -> str:
     if isinstance(error, ConnectionFailed):
         if is_here(error.url):
             return "To start a service here: obscura up"
-        return f"Is the address right? To give another: obscura login {error.url}"
+        return f"Is the address right? To log in again: obscura login {error.url}"
     if isinstance(error, AuthError) and error.status == 401:
-        return "To give another key: obscura login"
+        return "To save another key: obscura login"
     if isinstance(error, BudgetError):
         return "To see the remaining budget: obscura budget show"
     if isinstance(error, NotFoundError):
         noun = next((noun for noun in LISTED if noun in error.detail.lower()), None)
-        return f"To see those that there are: obscura {noun}s list" if noun else ""
+        return f"To list them: obscura {noun}s list" if noun else ""
     if isinstance(error, ApiError) and "parameter" in error.numbers:
-        return "To see what can be chosen: obscura recipes"
+        return "To see recipes and their options: obscura recipes"
     return ""
 
 

@@ -28,7 +28,7 @@ COLUMNS = (
     "height", "width", "channels",
 )  # fmt: skip
 AtMost = Annotated[int | None, typer.Option(min=1, help="Public upper limit on the images; required for private data.")]
-SubjectsAtMost = Annotated[int | None, typer.Option(min=1, help="Public upper limit on the subjects, to protect each.")]
+SubjectsAtMost = Annotated[int | None, typer.Option(min=1, help="Public upper limit on the protected subjects.")]
 Images = Annotated[Path, typer.Argument(help="Class folders, an archive of them, or an .npz, IDX or Parquet file.")]
 CancelJobs = Annotated[bool, typer.Option("--cancel-jobs", help="Cancel jobs that need the data. Charges stay spent.")]
 
@@ -67,7 +67,7 @@ def push(
     client: Client,
     output: Output,
     path: Images,
-    name: Annotated[str | None, typer.Option(help="For people; the folder's or file's name by default.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name; default: the name of the folder or file.")] = None,
     account: Annotated[str | None, typer.Option(help="Account (name or id) of a private dataset.")] = None,
     public: Annotated[bool, typer.Option("--public", help="Public data: costs nothing and protects nothing.")] = False,
     at_most: AtMost = None,
@@ -78,8 +78,8 @@ def push(
     """Prepare images, declare a dataset and upload them. The declaration becomes public; file names do not.
 
     Images are converted on this machine: turned upright, scaled to one size, converted to grey or colour, and
-    transparent ones laid on white. Only values you state, or fixed defaults, become public. Nothing is derived from the
-    images, and nothing is written to disk.
+    put on a white background if transparent. Only values you state, or fixed defaults, become public. Nothing is
+    derived from the images, and nothing is written to disk.
 
     At a terminal you see the findings and the public metadata, and must confirm. --yes skips only that question: if the
     meaning of a folder is unclear, nothing is declared, and the error names the flag that decides.
@@ -111,7 +111,7 @@ def push(
         )
     if dataset.joined:
         output.notice(
-            f"Joined: some of its images were already known, so account {dataset.account_id} pays for its trainings."
+            f"Some images were already known, so account {dataset.account_id} pays for trainings on this dataset."
         )
     return dataset
 
@@ -141,12 +141,12 @@ def delete_dataset(
 def withdraw(
     client: Client,
     output: Output,
-    account: Annotated[str, typer.Option(help="Name or id of the account that they withdraw from.")],
+    account: Annotated[str, typer.Option(help="Name or id of the account to withdraw from.")],
     subjects_key: Annotated[Path, typer.Option(help="File with the secret that was used for all pushes.")],
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Subject ids, as pushed.")] = None,
     ids_from: Annotated[Path | None, typer.Option(help="A file of ids, one a line, or a table; - for stdin.")] = None,
     join_subjects: Annotated[
-        bool, typer.Option("--join-subjects", help="Use this if the data were pushed with it.")
+        bool, typer.Option("--join-subjects", help="Add this if the images were pushed with it.")
     ] = False,
     cancel_jobs: CancelJobs = False,
     yes: Yes = False,
@@ -163,7 +163,7 @@ def withdraw(
         raise CliError("Name the subjects who withdraw, or a file of their ids with --ids-from.", Exit.USAGE)
     require_plain_ids(named, join=join_subjects, withdrawal=True)
     if heading:
-        output.notice(f"The first line of {ids_from} is a heading, {heading!r}, and not an id.")
+        output.notice(f"The first line of {ids_from} was read as a heading, {heading!r}, not as an id.")
     account_id = client.find_account(account).id
     if not yes:
         listed = some([repr(each) for each in named], len(named))
@@ -174,7 +174,7 @@ def withdraw(
     )
     output.record(done, "withdrawal")
     if done.waiting:
-        output.notice("The datasets are rewritten once trainings have stopped: obscura datasets list")
+        output.notice("The datasets will be rewritten once trainings have stopped. To check: obscura datasets list")
     for dataset_id in done.not_recognised:
         output.notice(
             f"Dataset {dataset_id} does not recognise subjects: delete it, and push it again without these people."

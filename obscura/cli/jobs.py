@@ -43,8 +43,8 @@ ClassShares = Annotated[
     str | None,
     typer.Option(
         metavar="CLASS=NUMBER,...",
-        help="How many records each class is likely to have, stated without looking: normal=2000,sick=20, or shares in "
-        "label order. The recipe's option class_fractions.",
+        help="Expected records of each class, stated without looking at the data: normal=2000,sick=20, or shares in "
+        "label order. Sets the recipe's option class_fractions.",
     ),
 ]
 Preset = Annotated[str | None, typer.Option("--preset", help="A named set of the recipe's options.")]
@@ -132,11 +132,11 @@ def train(
     if release.incomplete is not None:
         facts = release.incomplete
         output.notice(
-            f"It is incomplete, because {EARLY_ENDS.get(facts.reason, facts.reason)}: "
+            f"The release is incomplete, because {EARLY_ENDS.get(facts.reason, facts.reason)}: "
             f"{show_percent(facts.fraction, up=False)} of the planned noisy releases were made and paid for."
         )
     if (evaluation := next(release.evaluations(), None)) is not None:
-        output.notice(f"It is being evaluated. To follow that: obscura jobs watch {evaluation.job_id}")
+        output.notice(f"The release is being evaluated. To follow: obscura jobs watch {evaluation.job_id}")
     return job
 
 
@@ -152,14 +152,14 @@ def watch_job(client: Client, output: Output, job_id: JobId) -> Shown:
 
 @command(jobs, "cancel", "job")
 def cancel_job(client: Client, output: Output, job_id: JobId, discard: Discard = False, yes: Yes = False) -> Shown:
-    """Cancel a job. A training that has charged budget publishes its partial result; the rest is returned."""
+    """Cancel a job. A training that has charged budget publishes its partial result; unspent budget is returned."""
     job = client.job(job_id)
     question = lossy_cancel_question(job, discard=discard)
     if question is not None and not yes:
         confirm(question)
     job = job.cancel(discard=discard)
     if job.ended_early == "cancelled" and not job.finished:
-        output.notice(f"It charges nothing more and publishes a partial result. See: obscura jobs watch {job.id}")
+        output.notice(f"The job charges nothing more and publishes a partial result. See: obscura jobs watch {job.id}")
     return job
 
 
@@ -236,11 +236,11 @@ def sweep(
     option: OptionPairs = None,
     preset: Preset = None,
     evaluate: Evaluate = None,
-    name: Annotated[str | None, typer.Option(help="For people.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the sweep.")] = None,
     wait: Wait = False,
     key: Key = None,
 ) -> None:
-    """Train once for every combination of options. --epsilon is the cost of one trial; all are reserved at once."""
+    """Train once for every combination of options. --epsilon is the cost of one trial; the cost of all is reserved."""
     try:
         trials = trials_of(grid, recipe_options(option, preset))
     except GridRefused as error:
@@ -278,7 +278,7 @@ def cancel_sweep(client: Client, output: Output, sweep_id: SweepId, discard: Dis
     found = client.sweep(sweep_id)
     paid = sum(trial.charged_nano > 0 for trial in found.trials if trial.state in ("queued", "running"))
     if discard and paid and not yes:
-        confirm(f"{paid} of its trials have permanently spent budget, and would publish nothing. Discard them?")
+        confirm(f"{paid} trials of this sweep have permanently spent budget, and would publish nothing. Discard them?")
     show(output, found.cancel(discard=discard))
 
 

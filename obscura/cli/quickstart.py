@@ -78,7 +78,7 @@ class Onboarding:
         if found is not None:
             return found
         command = f"accounts create {quoted(name)} --epsilon {epsilon:g} --delta {delta:g} --unit {unit}"
-        self.say("Opening an account: the budget of these images, for life", command)
+        self.say("Opening an account with the lifetime budget of these images", command)
         return self.client.create_account(name=name, owner="owner", epsilon=epsilon, delta=delta, unit=unit)
 
     def declare(
@@ -110,7 +110,7 @@ class Onboarding:
         left = show_epsilon(plan.budget.left_epsilon, up=False)
         odds = odds_sentence(account.balance.attacker_certainty_max, account.delta, account.unit)
         self.output.notice(
-            f"It costs epsilon {show_epsilon(plan.cost_epsilon, up=True)} of the remaining {left}. It hides "
+            f"This training costs epsilon {show_epsilon(plan.cost_epsilon, up=True)} of the remaining {left}. It hides "
             f"{UNIT_WORDS[account.unit]}. {odds}"
         )
         for note in plan.notes:
@@ -182,13 +182,13 @@ def quoted(word: object) -> str:
 def quickstart(
     context: typer.Context,
     folder: Images,
-    epsilon: Annotated[float, typer.Option("--epsilon", "-e", help="Lifetime budget of the images, all spent.")] = 1.0,
+    epsilon: Annotated[float, typer.Option("--epsilon", "-e", help="Lifetime budget, spent by this training.")] = 1.0,
     out: Annotated[Path, typer.Option("--out", help="A new folder for the synthetic images.")] = Path("synthetic"),
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Synthetic images to generate.")] = 1000,
     at_most: AtMost = None,
     subjects_at_most: SubjectsAtMost = None,
     class_fractions: ClassShares = None,
-    preview: Annotated[bool, typer.Option(TRY_FIRST, help="Try it on public images first. Takes minutes.")] = False,
+    preview: Annotated[bool, typer.Option(TRY_FIRST, help="Preview on public images first. Takes minutes.")] = False,
     yes: Yes = False,
     **push_options: Any,
 ) -> None:
@@ -196,8 +196,7 @@ def quickstart(
 
     Announces each step with the command that runs that step alone, and asks once before any image is uploaded. Only
     values you state, or fixed defaults, become public. Without --at-most, the command asks for that limit; with --yes,
-    or without a terminal, --at-most is required. If no service runs on this machine, the command starts one until it
-    ends.
+    or without a terminal, --at-most is required. If no service runs on this machine, the command runs one meanwhile.
     """
     target: Target = context.obj
     with reporting(as_json=False) as output, ExitStack() as stack:

@@ -35,16 +35,16 @@ ReleaseId = Annotated[str, typer.Argument(metavar="RELEASE", help="rel_...")]
 NamedRelease = Annotated[str, typer.Argument(metavar="RELEASE", help="Name or id.")]
 Out = Annotated[Path, typer.Option(help="File to write.")]
 Count = Annotated[int, typer.Option("--count", "-n", min=1, help="Synthetic images to generate.")]
-Seed = Annotated[int, typer.Option(min=0, help="Public: the same request gives the same bytes.")]
+Seed = Annotated[int, typer.Option(min=0, help="A public number: the same request gives the same bytes.")]
 Format = Annotated[SampleFormat, typer.Option("--format", "-f", help="How the images are packed.")]
-Classes = Annotated[str | None, typer.Option(help="Class names, separated by commas; all when left out.")]
+Classes = Annotated[str | None, typer.Option(help="Class names, separated by commas; default: all.")]
 On = Annotated[str, typer.Option(metavar="DATASET", help="Public dataset (name or id) to measure on."), find_dataset]
 Proportions = Annotated[
     str | None,
     typer.Option(
         metavar="CLASS=NUMBER,...",
-        help="In place of --classes, how often each class comes: normal=2000,sick=20, numbers in label order, or "
-        "stated (as --class-fractions said in training); evenly when left out.",
+        help="Ratio of the classes, instead of --classes: normal=2000,sick=20; or numbers in label order; or the "
+        "word stated, for the --class-fractions of the training. Default: equal numbers.",
     ),
 ]
 
@@ -104,7 +104,7 @@ def save_grid(client: Client, release_id: ReleaseId, out: Out = Path("grid.png")
 def share_release(
     client: Client,
     release: NamedRelease,
-    other: Annotated[str, typer.Option("--with", metavar="PROJECT", help="Id of the department, from its people.")],
+    other: Annotated[str, typer.Option("--with", metavar="PROJECT", help="Project id of the other department.")],
     reason: Reason,
 ) -> Shown:
     """Request that another department can see a release. Another owner, or an installation admin, must approve."""
@@ -142,15 +142,17 @@ def evaluate(
     output: Output,
     release_id: ReleaseId,
     on: On,
-    samples: Annotated[int | None, typer.Option(min=1, help="Synthetic images to train on, of a generator.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Public; of the samples and the classifiers.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Synthetic images to train on; generators only.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Public seed of samples and classifiers.")] = None,
     wait: Wait = False,
     key: Key = None,
 ) -> Shown:
     """Evaluate a release on a public dataset, for free. Adds a section to the report; the release does not change."""
     evaluation = client.release(release_id).evaluate(on, samples=samples, seed=seed, idempotency_key=key)
     if evaluation.samples is not None:
-        output.notice(f"It generates {evaluation.samples:,} images and trains classifiers on them. That takes minutes.")
+        output.notice(
+            f"The evaluation trains classifiers on {evaluation.samples:,} generated images. It takes minutes."
+        )
     if not wait:
         output.notice(f"To see the time left: obscura jobs watch {evaluation.job_id}")
         return evaluation
@@ -181,7 +183,7 @@ def download(
     client: Client,
     output: Output,
     sources: Annotated[
-        list[str], typer.Argument(metavar="SAMPLE|RELEASE...", help="smp_..., or rel_... to generate one.")
+        list[str], typer.Argument(metavar="SAMPLE|RELEASE...", help="smp_...; or rel_..., to generate a sample.")
     ],
     out: Annotated[
         Path | None, typer.Option(help="File to write; for several samples, a new folder or a .zip.")
@@ -270,7 +272,7 @@ def _which(client: Client, release: Release, classes: str | None, proportions: s
         names = [pair.partition("=")[0].strip() for pair in proportions.split(",") if "=" in pair]
         if not names:
             raise CliError(
-                "Name the classes: --proportions NAME=NUMBER,... (the privacy card has them).", Exit.USAGE
+                "Name the classes: --proportions NAME=NUMBER,... (the privacy card lists them).", Exit.USAGE
             ) from None
     try:
         return {"proportions": read_class_fractions(proportions, names, every=False)}

@@ -57,8 +57,8 @@ def server_side() -> ModuleType | None:
             if error.name is None or error.name.partition(".")[0] != name:
                 raise
             raise ImportError(
-                f"Python found another {name!r} than Obscura's, which is installed under that name: start the command "
-                "elsewhere, or without -m"
+                f"Python found another package {name!r} instead of Obscura's: start the command in another folder, or "
+                "without -m"
             ) from error
         return joined
     return None
@@ -82,7 +82,7 @@ def doctor(context: typer.Context, as_json: Json = False) -> None:
         findings = [Finding("python", "ok", f"{sys.version.split()[0]}, obscura {version(LIBRARY)}")]
         parts = packages_of_parts()
         if SERVER not in parts:
-            findings.append(Finding("service here", "missing", f"none can run: pip install '{WORKER}'"))
+            findings.append(Finding("service here", "missing", f"cannot run: pip install '{WORKER}'"))
         for part, names in parts.items():
             if not part.endswith("[dev]"):
                 missing = [name for name in names if not is_installed(name)]
@@ -112,7 +112,7 @@ def _service(target: Target, output: Output) -> Finding:
             try:
                 health = client.wait_ready(SLOW_SECONDS_MAX)
             except ConnectionFailed as error:
-                absent = f"none answers at {url}: obscura up"
+                absent = f"no service answers at {url}: obscura up"
                 return Finding("service", "bad", absent if error.refused else f"{url} is too slow: {error}")
             try:
                 next(iter(client.accounts()), None)
@@ -148,9 +148,9 @@ def recipes(
         known = {recipe.name: recipe for recipe in listed}
         if name is None:
             output.rows(listed, ("name", "title", "publishes", "units", "releases"), "recipes")
-            output.notice("To see the options of one: obscura recipes moments")
+            output.notice("To see the options of a recipe: obscura recipes moments")
         elif name not in known:
-            raise CliError(f"There is no recipe {name!r}. To see those that there are: obscura recipes", Exit.USAGE)
+            raise CliError(f"There is no recipe {name!r}. To list the recipes: obscura recipes", Exit.USAGE)
         elif as_json:
             output.record(known[name], name)
         else:
@@ -159,10 +159,10 @@ def recipes(
             for option, schema in recipe.options["properties"].items():
                 if option != "preset":
                     default = json.dumps(recipe.defaults[option])
-                    follows = "; follows from declared numbers and budget" if option in recipe.follows else ""
+                    follows = "; computed from declared numbers and budget" if option in recipe.follows else ""
                     values = f"{values_in_words(schema)}{follows}"
                     output.text(f"{option}={default}  ({values})\n    {schema.get('description', '')}")
             for preset, chosen in recipe.presets.items():
                 pairs = ", ".join(f"{key}={json.dumps(value)}" for key, value in chosen.items())
-                output.text(f"--preset {preset}: {pairs or 'the above'}")
-            output.notice(f"To choose: obscura train DATASET --recipe {recipe.name} --epsilon 1 --option NAME=VALUE")
+                output.text(f"--preset {preset}: {pairs or 'the defaults above'}")
+            output.notice(f"To train: obscura train DATASET --recipe {recipe.name} --epsilon 1 --option NAME=VALUE")

@@ -15,8 +15,8 @@ from obscura.preparing.errors import PackingError
 from obscura.preparing.tables import BOMS, read_lines, read_renames
 
 SIDE_MIN, SIDE_MAX = 8, 256  # side of the images that generators are designed for
-# The default for image files of any size. Noise is added to every number that is learned: at 32 an epsilon of 1 still
-# shows what is in an image, and two cores train in minutes.
+# The default for image files of any size. Training adds noise to every number that it learns, and larger images have
+# more of these. At 32 x 32 and epsilon 1 the content stays recognisable, and two cores train in minutes.
 SIDE_USUAL = 32
 
 Size = tuple[int, int]  # width, height
@@ -26,7 +26,7 @@ SUBJECT_TAG_USUAL, NO_TAG = "PatientID", "none"
 
 
 def read_secret(path: str | Path | None) -> bytes | None:
-    """Read the secret of a file. Never create one: under a new secret, known subjects would count as new."""
+    """Read a secret from a file. Never create a secret: with a new one, known subjects would count as new."""
     if path is None:
         return None
     try:
@@ -40,8 +40,8 @@ def read_secret(path: str | Path | None) -> bytes | None:
     secret = data.strip()
     if len(secret) < SECRET_BYTES_MIN:
         raise PackingError(
-            f"--subjects-key is a file with a secret of at least {SECRET_BYTES_MIN} bytes. Make it once, such as with "
-            f"openssl rand -hex 32 > {path}, and keep it: under another secret, known subjects count as new."
+            f"--subjects-key must name a file with a secret of at least {SECRET_BYTES_MIN} bytes. Create it once, for "
+            f"example with openssl rand -hex 32 > {path}, and keep it: with another, known subjects count as new."
         )
     return secret
 
@@ -54,20 +54,20 @@ class Choices(BaseModel, extra="forbid", frozen=True):
 
     Raises:
         PackingError: An option is invalid; the message states its name and the accepted values.
-        TypeError: There is no option of that name.
+        TypeError: An option has an unknown name.
     """
 
     table_encoding: str | None = Field(
         None, description="Encoding of tables and lists that are not in UTF-8: latin-1, cp1250, ..."
     )
     zip_encoding: str | None = Field(
-        None, description="Encoding of file names in a ZIP that does not state one: cp850, cp936, ..."
+        None, description="Encoding of file names, if a ZIP does not state it: cp850, cp936, ..."
     )
     classes: Annotated[tuple[str, ...] | None, str] = Field(
         None, description="Class names in label order, separated by commas; or a .txt or .csv file with one per line."
     )
     split: str | None = Field(
-        None, description="Part of a dataset that has several, such as train (default), test or t10k."
+        None, description="Part to use of a dataset with several parts, such as train (default), test or t10k."
     )
     size: Annotated[Size | None, str] = Field(
         None,
@@ -80,8 +80,8 @@ class Choices(BaseModel, extra="forbid", frozen=True):
     )
     attribute: Annotated[tuple[str, ...], str] = Field(
         (),
-        description="Labels to use as classes in multi-label data. One label: with and without it. Several, such as "
-        "MEL,NV,BCC: one class each.",
+        description="Labels to use as classes in multi-label data. One label makes two classes, with and without it. "
+        "Several, such as MEL,NV,BCC, make one class each.",
     )
     file_column: str | None = Field(None, description="Column of the table that names the images.")
     label_column: str | None = Field(None, description="Column of the table that contains the classes.")
@@ -95,15 +95,15 @@ class Choices(BaseModel, extra="forbid", frozen=True):
     )
     window: str | Sequence[float] | None = Field(
         None,
-        description="Grey values that become black and white, such as -160,240; auto: the window in each DICOM or "
-        "NIfTI file.",
+        description="Grey values that become black and white, such as -160,240; or auto, the window stored in each "
+        "DICOM or NIfTI file.",
     )
     frames: Annotated[Literal["first", "all"], str] = Field(
         "first", description="Frames of a multi-frame DICOM file: first (default) or all."
     )
     subject_tag: str = Field(
         SUBJECT_TAG_USUAL,
-        description=f"DICOM tag with the subject id, {SUBJECT_TAG_USUAL} by default; {NO_TAG}: no tag has it.",
+        description=f"DICOM tag with the subject id, {SUBJECT_TAG_USUAL} by default; or {NO_TAG}, if no tag has it.",
     )
     label_tag: str | None = Field(None, description="DICOM tag with the class, used instead of class folders.")
     slices: Annotated[Axis | None, str] = Field(
@@ -113,7 +113,7 @@ class Choices(BaseModel, extra="forbid", frozen=True):
         None, ge=1, description="Take every n-th slice of a NIfTI volume. Default: the middle slice only."
     )
     rename_classes: Annotated[dict[str, str] | None, Path] = Field(
-        None, description="Table with the columns old and new: new names of the classes."
+        None, description="Table of new class names, with the columns old and new."
     )
     join_subjects: bool = Field(
         False,
@@ -122,8 +122,8 @@ class Choices(BaseModel, extra="forbid", frozen=True):
     subjects_key: Annotated[bytes | None, Path] = Field(
         None,
         repr=False,
-        description="File with your own secret. Subjects are recognised in all that you push with it; their ids stay "
-        "here.",
+        description="File with your own secret. Subjects are recognised in all datasets pushed with it; their ids stay "
+        "on this machine.",
     )
 
     def __init__(self, **options: Any) -> None:
@@ -140,7 +140,7 @@ class Choices(BaseModel, extra="forbid", frozen=True):
 
     @property
     def scale(self) -> Scale:
-        """Return the numbers for black and white that `depth` or `window` states."""
+        """Return the numbers for black and white, as `depth` or `window` states them."""
         return read_scale(self.depth, self.window)
 
     @field_validator("classes", mode="before")
@@ -150,7 +150,7 @@ class Choices(BaseModel, extra="forbid", frozen=True):
             names = read_lines(Path(names), info.data["table_encoding"])
         stated = tuple(name.strip() for name in (names.split(",") if isinstance(names, str) else names))
         if not stated or len(set(stated)) < len(stated):
-            raise PackingError("--classes names each class once, in label order, separated by commas.")
+            raise PackingError("--classes must name each class exactly once, in label order, separated by commas.")
         return stated
 
     @field_validator("size", mode="before")
@@ -160,7 +160,7 @@ class Choices(BaseModel, extra="forbid", frozen=True):
         found = re.fullmatch(r"\s*(\d{1,6})(?:\s*[xX×]\s*(\d{1,6}))?\s*", text)
         if found is None:
             raise PackingError(
-                f"--size is a number of pixels such as 64, or width x height such as 64x48, not {text!r}."
+                f"--size takes a number of pixels, such as 64, or width x height, such as 64x48; not {text!r}."
             )
         width, height = int(found[1]), int(found[2] or found[1])
         if not fits(width, height):

@@ -26,8 +26,8 @@ _BINARY = _ANSWERS.keys() - set("tfyn") | {"-1", "-1.0"}
 COMBINATIONS_MAX = 32
 _CELLS_TRIED = 50
 _NAME_ONE = (
-    "Name one label to get two classes, with and without it; or several, separated by commas, to get one class each; "
-    "or make every combination a class (--combinations)."
+    "Either make every combination of labels a class (--combinations). Or name labels: one label makes two classes, "
+    "with and without it; several, separated by commas, make one class each."
 )
 NOT_ONE = "image with none or several of the attributes"
 
@@ -71,8 +71,8 @@ def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], 
         owners = _column(table, choices.subject_column, "--subject-column")
     elif subjects and not all(folders) and len(known) != 1:
         raise ChoiceNeeded(
-            f"Which column of {table.name} contains the subject ids is unclear, and the account protects all records "
-            f"of a subject together. {_columns(table)}",
+            f"It is unclear which column of {table.name} contains the subject ids. The account needs them to protect "
+            f"all records of a subject together. {_columns(table)}",
             ["--subject-column NAME"],
         )
     if owners == files and subjects is False:
@@ -135,11 +135,11 @@ def _file_column(table: Table, stated: str | None, exists: Callable[[str], bool]
         labelled = [] if usual_columns("label", table.columns) else ["--label-column NAME"]
         names = f" Column {best[0]!r} matches image files." if len(best) == 1 else ""
         raise ChoiceNeeded(
-            f"Which column of {table.name} contains the image names is unclear.{names} {_columns(table)}",
+            f"It is unclear which column of {table.name} contains the image names.{names} {_columns(table)}",
             [f"--file-column {best[0] if len(best) == 1 else 'NAME'}", *labelled],
         )
     raise ChoiceNeeded(
-        f"Several columns of {table.name} may contain the image names: {', '.join(known)}.",
+        f"Several columns of {table.name} may contain the image names: {', '.join(known)}. Choose one.",
         [f"--file-column {known[0]}"],
     )
 
@@ -161,7 +161,7 @@ def _labels(
         column = _column(table, choices.label_column, "--label-column")
     elif len(known) > 1:
         raise ChoiceNeeded(
-            f"Several columns of {table.name} may contain the classes: {', '.join(known)}.",
+            f"Several columns of {table.name} may contain the classes: {', '.join(known)}. Choose one.",
             [f"--label-column {known[0]}"],
         )
     elif known:
@@ -180,7 +180,7 @@ def _labels(
         unknown = sorted(set(attributes) - set(every))
         if unknown:
             raise PackingError(
-                f"No image of {table.name} has the label {unknown[0]!r}. There are {some(sorted(every))}."
+                f"No image of {table.name} has the label {unknown[0]!r}. The labels are {some(sorted(every))}."
             )
         has = [[name in names if names else None for name in attributes] for names in members]
         return [_chosen(attributes, row) for row in has], classes
@@ -190,9 +190,9 @@ def _labels(
         return _bounded(table, [SEVERAL.join(sorted(set(names))) for names in members]), None
     example = next(cell for cell, names in zip(cells, members, strict=True) if len(names) > 1)
     raise ChoiceNeeded(
-        f"Images of {table.name} have several labels in {column!r}, such as {example!r}, and an image of a dataset has "
-        f"one class. There are {some(list(map(repr, every)))}. If each text is the name of one class, "
-        f"state the classes (--classes classes.txt, one on each line). {_NAME_ONE}",
+        f"Images of {table.name} have several labels in {column!r}, such as {example!r}, but each image needs exactly "
+        f"one class. The labels are {some(list(map(repr, every)))}. If such a text is the name of one class, state the "
+        f"classes (--classes classes.txt, one per line). {_NAME_ONE}",
         [f"--attribute {every[0]}"],
     )
 
@@ -208,11 +208,12 @@ def _of_binary(table: Table, choices: Choices, taken: set[str | None]) -> Iterab
             binary.append(column)
     if len(binary) < 2:
         raise ChoiceNeeded(
-            f"Which column of {table.name} contains the classes is unclear. {_columns(table)}", ["--label-column NAME"]
+            f"It is unclear which column of {table.name} has the classes. {_columns(table)}",
+            ["--label-column NAME"],
         )
     if not choices.combinations:
         raise ChoiceNeeded(
-            f"{table.name} has no column of classes, and columns of 0 and 1: {some(binary)}. {_NAME_ONE}",
+            f"{table.name} has no column of classes, but columns of 0 and 1: {some(binary)}. {_NAME_ONE}",
             [f"--attribute {binary[0]}"],
         )
     rows = zip(*([_ANSWERS.get(cell.casefold()) for cell in table.cells(column)] for column in binary), strict=True)
@@ -240,8 +241,8 @@ def _chosen(names: tuple[str, ...], has: Sequence[bool | None]) -> str | None:
 def _bounded(table: Table, labels: list[str]) -> list[str]:
     if len(set(labels)) > COMBINATIONS_MAX:
         raise PackingError(
-            f"{table.name} has {len(set(labels)):,} combinations of labels, more than {COMBINATIONS_MAX}: rare ones "
-            "identify people. Select labels with --attribute instead."
+            f"{table.name} has {len(set(labels)):,} combinations of labels, more than {COMBINATIONS_MAX}, and rare "
+            "combinations identify people. Select labels with --attribute instead."
         )
     return labels
 
@@ -257,5 +258,5 @@ def _column(table: Table, stated: str, flag: str) -> str:
 
 def _columns(table: Table) -> str:
     if not table.named:
-        return f"It has no header: its columns are 1 to {len(table.columns)}."
-    return f"Its columns are {', '.join(column or '(without a name)' for column in table.columns)}."
+        return f"The table has no header: its columns are 1 to {len(table.columns)}."
+    return f"The columns are {', '.join(column or '(without a name)' for column in table.columns)}."

@@ -22,14 +22,14 @@ _USED_MIN = 0.5  # of a format's range; below this share at least one bit is nev
 _DARK = 0.25  # of white; an image whose numbers are all below it is dark
 _STATE_WINDOW = "--window LOW,HIGH"
 _BINS = 2**16
-_LEVELS_MIN = 64  # of 256 levels, unless the images themselves have hardly more
-_MOST, _FEW_LEVELS = 0.9, 32  # share of the pixels, without background and clipped ones, that fall into so few levels
+_LEVELS_MIN = 64  # required of 256 levels, unless the images have hardly more themselves
+_MOST, _FEW_LEVELS = 0.9, 32  # too few levels for this share of the pixels, without background and clipped pixels
 _PIXELS_COUNTED_MAX = 2**20  # pixels sampled from one image
 _USUAL_WINDOWS: tuple[Window, ...] = ((0, 1), (-1, 1), (0, 255), (-1024, 3071))  # the last one is CT's
 _CT_OFFSETS = (0, 1024, 2**15)  # added to Hounsfield units, -1024 to 3071, in files without negative numbers
 _FAR_BELOW = (
-    "stay far below what their format calls white, as those of devices with 10, 12 or 14 bits do: the images would "
-    "be almost black"
+    "stay far below the white of their format, as is usual for devices with 10, 12 or 14 bits: the images would be "
+    "almost black"
 )
 COLOUR_LIMITS: Window = (0, 2**16 - 1)
 
@@ -64,11 +64,11 @@ FORMAT_SCALE = Scale()
 def read_scale(depth: str | int | None, window: str | Sequence[float] | None) -> Scale:
     """Parse the options: `depth=12`, `window="-160,240"`, `(-160, 240)` or `"auto"`."""
     if depth is not None and window is not None:
-        raise PackingError("Give --depth or --window: each says which number is white.")
+        raise PackingError("Give --depth or --window, not both: each states which number is white.")
     if depth is not None:
         bits = int(depth) if re.fullmatch(r"\d{1,2}", str(depth)) else 0
         if not BITS_MIN <= bits <= BITS_MAX:
-            raise PackingError(f"--depth is how many bits the numbers have, {BITS_MIN} to {BITS_MAX}, not {depth}.")
+            raise PackingError(f"--depth takes the bits per grey value, {BITS_MIN} to {BITS_MAX}, not {depth}.")
         return Scale(bits)
     if window is None:
         return FORMAT_SCALE
@@ -81,8 +81,8 @@ def read_scale(depth: str | int | None, window: str | Sequence[float] | None) ->
         low, high = math.nan, math.nan
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise PackingError(
-            "--window is the number that becomes black and the larger one that becomes white, such as -160,240, or "
-            f"auto; not {window!r}."
+            "--window takes auto, or two increasing numbers that become black and white, such as -160,240; not "
+            f"{window!r}."
         )
     return Scale(None, (low, high))
 
@@ -209,34 +209,35 @@ class Depths:
             return
         if self.private_measured is not None:
             raise ChoiceNeeded(
-                "Some images hold signed or measured values, and nothing in them says which number is black and which "
-                "is white. State both, the same for all images, such as -160,240 for soft tissue in a CT. They are "
-                "never derived from the images, because one image would change all.",
+                "Some images contain signed or measured values, and their files do not define black and white. State "
+                "which number is black and which is white in all images, such as -160,240 for soft tissue in a CT. "
+                "Obscura never derives these numbers from the images, because then one image could change all others.",
                 [_usual_window([self.private_measured, *self.private_used.values()])],
             )
         if len(self.private_used) > 1 or (self.private_used and others):
-            self._ask("Some images have more bits than others, so that one number is not equally bright in all.")
+            self._ask("Some images have more bits than others, so the same number is not equally bright in all.")
         if any(_used(limits, used) < _USED_MIN for limits, used in self.private_used.items()):
             self._ask(f"The numbers in these images {_FAR_BELOW}.")
         if self.private_colour is not None and _used(COLOUR_LIMITS, self.private_colour) < _USED_MIN:
             raise ChoiceNeeded(
-                f"The numbers in these colour images {_FAR_BELOW}, and the upper eight bits alone are read. Save "
-                "them with eight bits a channel first, or say that they are as dark as that.",
+                f"The numbers in these colour images {_FAR_BELOW}. Only the upper eight bits of each channel are read. "
+                "Save the images with eight bits per channel first; or, if they are meant to be dark, confirm it.",
                 ["--depth 16"],
             )
         if self.private_colour is not None and self.private_colour[1] - self.private_colour[0] < _LEVELS_MIN * 257:
             raise ChoiceNeeded(
-                f"These colour images have 16 bits a channel, and would keep fewer than {_LEVELS_MIN} of 256 levels, "
-                "because the upper eight bits alone are read. Save them with eight bits a channel first, or say that "
-                "they are meant as they are.",
+                f"These colour images have 16 bits per channel, and would keep fewer than {_LEVELS_MIN} of 256 levels, "
+                "because only the upper eight bits are read. Save them with eight bits per channel first; or, if they "
+                "are correct, confirm it.",
                 ["--depth 16"],
             )
         if self.dark and self.bright:
-            self._ask("Some images use all bits of their format, and others stay far below, as of another device.")
+            self._ask("Some images use all bits of their format, and others stay far below, as if from another device.")
         if _loses_contrast(self.private_windows):
             raise ChoiceNeeded(
                 f"With the windows in these files, most pixels would get fewer than {_LEVELS_MIN} of 256 grey levels. "
-                "State which number is black and which is white, or confirm these windows with --window auto.",
+                "If these windows are correct, confirm them with --window auto. Otherwise, state which number is black "
+                "and which is white.",
                 [_STATE_WINDOW],
             )
         if _loses_contrast(self.private_histogram):
@@ -244,10 +245,10 @@ class Depths:
             asis = f"--depth {round(math.log2(high + 1))}" if self.counted else f"--window {low:.9g},{high:.9g}"
             window = _window_for(self.private_histogram, (low, high))
             raise ChoiceNeeded(
-                f"Their format calls {low:,.9g} black and {high:,.9g} white, and most pixels are so close together "
-                f"that they would get fewer than {_LEVELS_MIN} of 256 grey levels. State which number is black and "
-                f"which is white. A window of {window} contains most of them; if you know the window of your device, "
-                f"use that instead. If the images are correct as they are, add {asis}.",
+                f"The format of these images defines {low:,.9g} as black and {high:,.9g} as white, but most pixels are "
+                f"so close together that they would get fewer than {_LEVELS_MIN} of 256 grey levels. If the images are "
+                f"correct as they are, add {asis}. If you know the window of your device, state it with --window. "
+                f"Otherwise, use {window}, which contains most pixels.",
                 [f"--window {window}"],
             )
 
@@ -256,38 +257,39 @@ class Depths:
             flag = _usual_window(list(self.private_used.values()))
             raise ChoiceNeeded(f"{why} State which number is black and which is white.", [flag])
         raise ChoiceNeeded(
-            f"{why} State how many bits your device stores, such as 12 (16 if they are as they should be), or with "
-            f"{_STATE_WINDOW} which number is black and which is white.",
+            f"{why} State which number is black and which is white with {_STATE_WINDOW}. Or state how many bits your "
+            "device stores, such as 12 (16 if the images are correct as they are).",
             ["--depth 12"],
         )
 
     def _require_applies(self, scale: Scale) -> None:
         if self.private_colour is not None and scale != Scale(depth=16):
             raise PackingError(
-                "Only the upper eight bits of 16-bit colour channels are read, so --depth and --window are for grey "
-                "ones. Save the colour images with eight bits a channel first."
+                "Only the upper eight bits of each channel of a 16-bit colour image are read, so --depth and --window "
+                "work only for grey images. Save the colour images with eight bits per channel first."
             )
         if scale.window == "auto":
             if self.private_measured is not None or self.private_used or not self.windowed:
                 raise PackingError(
-                    "--window auto uses the window stored in each DICOM or NIfTI file, and some of these "
-                    "images have none. A window that follows from the images' own numbers would change with one "
-                    f"of them: state it ({_STATE_WINDOW})."
+                    "--window auto uses the window stored in each DICOM or NIfTI file, but some of these images have "
+                    "none. A window derived from the images would change with one image: state the window "
+                    f"({_STATE_WINDOW})."
                 )
         elif scale.depth is None:
             if self.private_measured is None and not (self.private_used or self.windowed):
-                raise PackingError("--window is for images of more than eight bits, and none of these has more.")
+                raise PackingError("Leave --window out: no image has more than eight bits.")
         elif self.private_measured is not None:
             raise ChoiceNeeded(
-                "Some images hold signed or measured values, for which a depth in bits does not define white.",
+                "Some images contain signed or measured values, so a depth in bits does not define white. State black "
+                "and white.",
                 [_STATE_WINDOW],
             )
         elif not (self.counted or self.private_colour):
-            raise PackingError("--depth is for unsigned images of more than eight bits, and there are none.")
+            raise PackingError("Leave --depth out: no image is unsigned with more than eight bits.")
         elif any(used[1] > 2**scale.depth - 1 for used in self.private_used.values()):
             raise PackingError(
-                f"Some images hold numbers above those of {scale.depth} bits: state a larger --depth, or which "
-                f"number is white with {_STATE_WINDOW}."
+                f"Some images contain numbers that need more than {scale.depth} bits: state a larger --depth, or state "
+                f"black and white with {_STATE_WINDOW}."
             )
 
 

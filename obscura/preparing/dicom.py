@@ -54,7 +54,7 @@ def require_reader(*tags: str | None) -> None:
             continue
         number = _tag(tag)
         if number is None or not (dictionary_has_tag(number) or number.is_private):
-            raise PackingError(f"{tag!r} is not a DICOM tag: write PatientID or 0010,0020.")
+            raise PackingError(f"{tag!r} is not a DICOM tag: write it like PatientID or 0010,0020.")
         if dictionary_has_tag(number) and dictionary_VR(number).startswith(_NO_TEXT):
             raise PackingError(f"The values of {tag} are neither text nor numbers: name another tag.")
 
@@ -137,7 +137,7 @@ def tag_text(dataset: Dataset, tag: str) -> str:
 
 
 def read_frame(dataset: Dataset, number: int = 0) -> Pixels | Numbers:
-    """Return the pixels of frame `number` (from 0): grey numbers, or (h, w, 3) of eight bits."""
+    """Return the pixels of frame `number` (from 0): grey `Numbers`, or (h, w, 3) uint8 colours."""
     if not has_pixels(dataset):
         raise Unreadable("it is a DICOM file without an image")
     try:
@@ -172,7 +172,7 @@ def _frame(dataset: Dataset, number: int) -> Pixels | Numbers:
         return _colour(stored, int(dataset.BitsStored))
     if kind not in _GREY or stored.ndim != 2:
         raise Unreadable(f"its pixels are of an unsupported kind ({kind or 'no PhotometricInterpretation'})")
-    settings = Dataset()  # of an enhanced file, those of the frame
+    settings = Dataset()  # for an enhanced file, the settings of the frame
     settings.update({tag: dataset[tag] for tag in dataset.keys() if tag.group == 0x28})  # noqa: SIM118  # its values differ
     shared = list(dataset.get("SharedFunctionalGroupsSequence") or ())[:1]
     own = list(dataset.get("PerFrameFunctionalGroupsSequence") or ())[number : number + 1]

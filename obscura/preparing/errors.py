@@ -54,7 +54,7 @@ class Unreadable(Exception):
 
 
 def some(names: Sequence[str], count: int | None = None) -> str:
-    """List the first names and the number of others. `count`: the total, if `names` has only the first names."""
+    """Return the first names and the number of others. `count` is the total if `names` lacks some of them."""
     shown = ", ".join(names[:NAMES_SHOWN_MAX])
     more = (len(names) if count is None else count) - min(len(names), NAMES_SHOWN_MAX)
     return f"{shown} and {more:,} more" if more > 0 else shown

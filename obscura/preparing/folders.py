@@ -32,8 +32,8 @@ def class_folders(tree: Tree, choices: Choices, *, subjects: bool | None) -> Sou
     if not direct:
         if not subjects and images_in(tree, base):
             raise ChoiceNeeded(
-                f"{base or tree.name} holds images and no class folders. Put them into one folder for each class, or "
-                "name a table with the columns file and label.",
+                f"{base or tree.name} contains images, but no class folders. Put the images into one folder for each "
+                "class, or name a table with the columns file and label.",
                 ["--labels labels.csv"],
             )
         if not any(True for name in found for _ in all_images(tree, below(base, name), Tally())):
@@ -41,12 +41,12 @@ def class_folders(tree: Tree, choices: Choices, *, subjects: bool | None) -> Sou
             arrays = [name for name in all_files(tree) if suffix_of(name) == ".npz"]
             if arrays:
                 raise PackingError(
-                    f"{tree.name} holds no images, but arrays ({some(arrays)}). Push each .npz by itself: "
-                    f"obscura datasets push {tree.name}/{arrays[0]}"
+                    f"{tree.name} contains no images, but arrays ({some(arrays)}). Push each .npz by itself: obscura "
+                    f"datasets push {tree.name}/{arrays[0]}"
                 )
-            packed = f", but archives ({some(archives)}): unpack each" if archives else ""
+            packed = f", but archives ({some(archives)}): unpack them" if archives else ""
             raise PackingError(
-                f"{tree.name} holds no class folders with images{packed}. Images are files such as "
+                f"{tree.name} contains no class folders with images{packed}. Images are files such as "
                 f"{names_of(taken=False, last='and')}."
             )
     for name in found:
@@ -62,15 +62,16 @@ def class_folders(tree: Tree, choices: Choices, *, subjects: bool | None) -> Sou
             here = [] if subjects is None else images_in(tree, at, tally)
             if subjects and here:
                 raise PackingError(
-                    f"{tree.name} has images outside of the folders of subjects. The account protects all records of a "
-                    "subject together: put them into one folder for each subject inside the class folders "
+                    f"{tree.name} has images outside the folders of subjects. The account protects all records of a "
+                    "subject together: put each image into a folder of its subject, inside the class folder "
                     "(class/subject/image.png)."
                 )
             if subjects is False and any(True for name in inner for _ in all_images(tree, below(at, name), Tally())):
                 raise PackingError(
-                    f"{tree.name} has folders inside its class folders, as for subjects, and the account protects "
-                    "single records. Put the images into the class folders themselves, name a table with --labels, or "
-                    f"use an account whose unit is the subject (state --subjects-at-most): {OPEN_BY_SUBJECT}"
+                    f"{tree.name} has folders inside its class folders, like folders of subjects, but the account "
+                    "protects single records. Put the images directly into the class folders, or name a table with "
+                    "--labels. Or use an account whose unit is the subject, and state --subjects-at-most: "
+                    f"{OPEN_BY_SUBJECT}"
                 )
             for owner in inner if subjects else [""]:
                 inside = all_images(tree, below(at, owner), tally)
@@ -97,16 +98,16 @@ def _kind_inside(tree: Tree, base: str, found: list[str], wanted: str | None) ->
     kind = next((kind for kind in kinds if wanted is not None and kind.casefold() == wanted.casefold()), kinds[0])
     if len(kinds) > 1 and kind.casefold() != (wanted or "").casefold():
         raise ChoiceNeeded(
-            f"The class folders of {tree.name} hold {', '.join(f'{name}/' for name in kinds)}: choose the one in which "
-            "the images are.",
+            f"The class folders of {tree.name} contain {', '.join(f'{name}/' for name in kinds)}. Choose the folder "
+            "with the images.",
             [f"--split {min(kinds, key=lambda name: (name in masks, not name.casefold().startswith('im')))}"],
         )
     others = " and ".join(f"{name}/" for name in kinds if name != kind)
-    return kind, f"{kind}/ of every class" + (f" (not {others}; --split chooses)" if others else "")
+    return kind, f"{kind}/ of every class" + (f" (not {others}; choose with --split)" if others else "")
 
 
 def require_no_masks(tree: Tree, at: str, suffixes: frozenset[str] | None = None) -> None:
-    """Raise if a folder or one below contains masks beside images, or beside files with these suffixes."""
+    """Raise if a folder, or a folder inside it, has masks beside images or beside files with these suffixes."""
     kept = [name for name in tree.files(at) if not is_junk(name)]
     wanted = tuple(image_suffixes() if suffixes is None else suffixes)
     files = [name for name in kept if name.lower().endswith(wanted)]
@@ -115,7 +116,7 @@ def require_no_masks(tree: Tree, at: str, suffixes: frozenset[str] | None = None
     masks = masks_among(stems) or masks_among([*inner, *(["images"] if stems else [])])
     if masks:
         raise ChoiceNeeded(
-            f"{at or tree.name} holds images and their masks, and each mask would become an image of the class: "
+            f"{at or tree.name} contains masks beside images, and each mask would become an image of the class: "
             f"{some(masks)}. Move the masks out of the class folders, or name the images in a table with the columns "
             "file and label.",
             ["--labels labels.csv"],
@@ -161,7 +162,7 @@ def base_of(
         else:
             break
         others = " and ".join(f"{name}/" for name in parts if name != wanted)
-        note = f" (not {others}; --split chooses)" if others else note
+        note = f" (not {others}; choose with --split)" if others else note
         base = below(base, wanted)
     if split is not None and not kinds:
         raise PackingError(f"{tree.name} does not come in parts such as train/ and test/: leave --split out.")
@@ -175,8 +176,8 @@ def _usual_part(tree: Tree, apart: dict[str, str], parts: list[str], wanted: str
         raise PackingError(f"{tree.name} comes in parts: choose one with --split ({', '.join(top)}).")
     if len(train) != 1 or not all(is_split(apart[name]) or is_split(name) for name in top):
         raise ChoiceNeeded(
-            f"{tree.name} has the folders {', '.join(top)}, which look like parts and not like classes: choose the one "
-            "in which the class folders are.",
+            f"{tree.name} has the folders {', '.join(top)}, which look like parts of a dataset, not like classes. "
+            "Choose the folder that contains the class folders.",
             [f"--split {(train or parts)[0]}"],
         )
     return train[0]

@@ -37,14 +37,14 @@ _OTHERS = (
     (rb"II[*+]\0|MM\0[*+]", "a TIFF of an unsupported kind: save it with 8 or 16 bits a channel, grey or in colour"),
     (rb"....ftyp(?:hei|hev|mif|msf)", f"a HEIC image{_SAVE}"),
     (rb"....ftypavi", f"an AVIF image{_SAVE}"),
-    (rb"....ftyp|\x1aE\xdf\xa3", f"a film{_SAVE}"),
+    (rb"....ftyp|\x1aE\xdf\xa3", f"a video{_SAVE}"),
     (rb"\xff\x0a|\x00\x00\x00\x0cJXL", f"a JPEG XL image{_SAVE}"),
     (rb"8BPS", f"a Photoshop file{_SAVE}"),
     (rb"%PDF", f"a PDF{_SAVE}"),
     (rb"v/1\x01", f"an OpenEXR image{_SAVE}"),
-    (rb"PK\x03\x04|\x1f\x8b|7z\xbc\xaf|Rar!", f"an archive{_SAVE}"),
+    (rb"PK\x03\x04|\x1f\x8b|7z\xbc\xaf|Rar!", "an archive, not an image: unpack it"),
     (rb"\x93NUMPY|\x89HDF", f"an array{_SAVE}"),
-    (rb"\s*<svg|\s*<\?xml", f"a drawing of lines (SVG){_SAVE}"),
+    (rb"\s*<svg|\s*<\?xml", f"a vector drawing (SVG){_SAVE}"),
     (rb"version https://git-lfs", "a Git LFS pointer without the image: run git lfs pull"),
     (rb"\s*(?i:<!doctype html|<html)", "a web page, not an image: the download failed"),
 )
@@ -98,18 +98,16 @@ def _require_readable_tiff(data: bytes) -> None:
     colours = _COLOURS.get(kind, 1)
     surplus = channels - colours - bool(_ALPHA.intersection(extra))
     if surplus > (kind == _RGB and channels == 4):  # the fourth channel is dropped, and counted
-        called = "" if colours == 3 or channels not in (3, 4) else ", and does not say that they are colours"
-        raise Unreadable(
-            f"it has {channels} channels{called}: images have 1 (grey) or 3 (red, green, blue). Save those alone"
-        )
+        called = "" if colours == 3 or channels not in (3, 4) else ", which it does not declare as colours"
+        raise Unreadable(f"it has {channels} channels{called}: save only 1 (grey) or 3 (red, green, blue)")
     number = "floats" if form == _FLOAT else "complex numbers" if form in _COMPLEX else "numbers"
     if form in _COMPLEX or (deep not in _FLOAT_BITS if form == _FLOAT else deep not in _INTEGER_BITS):
-        raise Unreadable(f"it is a TIFF of {number} of {deep} bits: save it with 8, 16 or 32 bits")
+        raise Unreadable(f"it is a TIFF with {number} of {deep} bits: save it with 8, 16 or 32 bits")
     if channels > 1 and (form == _FLOAT or deep > _COLOUR_BITS_MAX):
-        raise Unreadable(f"it is a colour TIFF of {number} of {deep} bits: save it with 8 or 16 bits a channel")
+        raise Unreadable(f"it is a colour TIFF with {number} of {deep} bits: save it with 8 or 16 bits a channel")
     if planar == _APART and deep > 8:
         raise Unreadable(
-            f"it is a TIFF of {deep} bits whose channels are stored apart, which is not supported: save it again"
+            f"it is a TIFF of {deep} bits with separate (planar) channels, which is not supported: save it interleaved"
         )
 
 

@@ -1,7 +1,7 @@
 """Images with a table of their classes: match each row to an image.
 
 Tables name images by paths on another machine, by the file name alone, or without its suffix. A row refers to the only
-image whose path has the same ending.
+image whose path ends in the same way.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CELLS_COMPARED = 200
 
 
 class Finder:
-    """Matches the names in a table to image paths. paths: of all images."""
+    """Match the names in a table to `paths`, the paths of all images."""
 
     def __init__(self, paths: list[str]) -> None:
         self.paths = paths
@@ -53,28 +53,28 @@ class Finder:
             return True
 
     def likely(self, cell: str) -> tuple[str, str] | None:
-        """Return the path of the image that an unmatched cell probably names, and why it did not match."""
+        """Return the path of the image that an unmatched cell probably names, and why they differ; otherwise None."""
         folder, _, name = cell.replace("\\", "/").rpartition("/")
         stem, suffix = splitext(name) if re.fullmatch(r".*\.[A-Za-z]\w{1,4}", name) else (name, "")
         alike = self._by_stem.get(normalize("NFC", stem).casefold(), [])
         if alike and suffix and splitext(alike[0])[1].casefold() != suffix.casefold():
-            return alike[0], f"The endings differ: correct {suffix} in the table."
+            return alike[0], f"The file endings differ: correct {suffix} in the table."
         if alike:
-            return alike[0], f"The folders differ: correct {folder or '(none)'} in the table, or push the folder above."
+            return alike[0], f"The folders differ: correct {folder or '(none)'} in the table, or push the outer folder."
         if not self._by_form:
             for path in self.paths:
                 self._by_form.setdefault(folded(splitext(path.rpartition("/")[2])[0]), path)
         found = self._by_form.get(folded(stem)) if stem else None
         if found is None:
             return None
-        program = "as a spreadsheet rewrites them. Save the column as text"
-        return found, f"The names differ in zeros, decimals, spaces or marks alone, {program}, or correct it."
+        why = "The names differ only in zeros, decimals, spaces or punctuation, as if a spreadsheet had rewritten them."
+        return found, f"{why} Save the column as text, or correct the names."
 
     def find(self, cell: str) -> str | None:
-        """Return the only path that ends with the cell's path, or with which the cell's path ends."""
+        """Return the only path that ends with the cell's path, or the other way round; None if no path does."""
         wanted = normalize("NFC", cell.replace("\\", "/").removeprefix("./"))
         if ".." in wanted.split("/"):
-            raise PackingError(f"The table names a file outside of the folder: {cell}.")
+            raise PackingError(f"The table names a file outside the folder: {cell}. Write paths without '..'.")
         if wanted in self._paths:
             return self._paths[wanted]
         name = wanted.rpartition("/")[2].casefold()
@@ -89,8 +89,8 @@ class Finder:
                 found.append(path)
         if len(found) > 1:
             raise PackingError(
-                f"The table names {cell!r}, which may be any of {some(sorted(found))}. If it is about one "
-                f"folder of them alone, name it: --split {min(found).partition('/')[0]}."
+                f"The table names {cell!r}, which matches several images: {some(sorted(found))}. If the table "
+                f"describes only one of their folders, name that folder: --split {min(found).partition('/')[0]}."
             )
         return found[0] if found else None
 
@@ -98,7 +98,7 @@ class Finder:
 def labelled_by_table(
     tree: Tree, table: Table, choices: Choices, *, subjects: bool | None, at: str, part: str
 ) -> Source:
-    """Return the images of a tree that a table labels.
+    """Return the images of a tree with their labels from a table.
 
     If a part was selected, `at` is its folder and `part` its title.
     """
@@ -121,21 +121,21 @@ def labelled_by_table(
     unlabelled = [row for row in rows if row.label == ""]
     if unlabelled and not choices.skip_unlabelled:
         raise ChoiceNeeded(
-            f"{len(unlabelled):,} of {len(rows):,} rows of {table.name} have no class, such as that of "
-            f"{unlabelled[0].file}: their cell is empty, unsure, or a word such as 'nan'. Leave these images out; or "
-            "name all classes with --classes, if that word is one.",
+            f"{len(unlabelled):,} of {len(rows):,} rows of {table.name} have no class, such as the row of "
+            f"{unlabelled[0].file}: the cell is empty, unsure, or a word such as 'nan'. If that word is a class, name "
+            "all classes with --classes. Otherwise, leave these images out.",
             ["--skip-unlabelled"],
         )
 
     row_of: dict[str, Row] = {}  # by path
     for row in rows:
         if not row.file:
-            raise PackingError(f"A row of {table.name} names no file.")
+            raise PackingError(f"A row of {table.name} names no file. Complete or remove the row.")
         path = finder.find(row.file) or below(base, row.file.replace("\\", "/").removeprefix("./"))
         found = replace(row, file=path)
         if row_of.setdefault(path, found) != found:
             raise PackingError(
-                f"{table.name} contradicts itself about {path}: use one row per image, and write several labels as a|b."
+                f"The rows of {table.name} for {path} differ: use one row per image, and write several labels as a|b."
             )
 
     def walk(tally: Tally) -> Iterator[Record]:
@@ -178,7 +178,7 @@ def _part(tree: Tree, table: Table, choices: Choices, paths: list[str]) -> tuple
     values = [] if column is None else list(table.cells(column))
     if split is None:
         several = len(set(values)) > 1 and all(map(is_split, filter(None, values)))
-        return "", table, f"all of the column {column!r} (--split chooses)" if several else ""
+        return "", table, f"all parts in column {column!r} (choose with --split)" if several else ""
     kept = [row for row, value in enumerate(values) if value.casefold() == split.casefold()]
     if not kept:
         raise PackingError(
@@ -201,11 +201,11 @@ def _usual_part(tree: Tree, table: Table, rows: list[Row], finder: Finder) -> tu
     train = [name for name in tops if name.casefold().startswith("train")]
     if len(train) != 1:
         raise ChoiceNeeded(
-            f"{table.name} names images in several parts of {tree.name}: {', '.join(sorted(tops))}. Choose one.",
+            f"{table.name} names images in several parts of {tree.name}: {', '.join(sorted(tops))}. Choose a part.",
             [f"--split {min(train or tops)}"],
         )
     others = " and ".join(f"{name}/" for name in sorted(tops) if name != train[0])
-    return tops[train[0]], f"{tops[train[0]]}/ (not {others}; --split chooses)"
+    return tops[train[0]], f"{tops[train[0]]}/ (not {others}; choose with --split)"
 
 
 def _require_matches(tree: Tree, column: str, rows: list[Row], finder: Finder, choices: Choices) -> None:
@@ -217,21 +217,21 @@ def _require_matches(tree: Tree, column: str, rows: list[Row], finder: Finder, c
     if len(missing) < len(rows) and (not cause or choices.skip_broken):
         return
     which = (
-        f"No name in {column} is"
+        f"No name in {column} matches"
         if len(missing) == len(rows)
-        else f"{len(missing):,} of {len(rows):,} names in {column} are not"
+        else f"{len(missing):,} of {len(rows):,} names in {column} do not match"
     )
     raise PackingError(
-        f"{which} the name of an image in {tree.name}. The table says {cell!r}, and an image is called "
+        f"{which} an image in {tree.name}. For example, the table says {cell!r}, and an image is called "
         f"{name or finder.paths[0]!r}. "
-        + (cause or "Push the folder that the table describes, or name the column of the files (--file-column).")
+        + (cause or "Push the folder that the table describes, or name the column of file names (--file-column).")
     )
 
 
 def find_table(tree: Tree, choices: Choices) -> tuple[Table, str, str] | None:
     """Read the table that --labels names, on this machine or in the tree; otherwise metadata.jsonl or metadata.csv.
 
-    These two are found as in Hugging Face's ImageFolder: beside the images, or in the folder of a part.
+    The last two are found as in Hugging Face's ImageFolder: beside the images, or in the folder of a part.
 
     Returns:
         (table, folder of the selected part, title of that part), or None.
@@ -280,7 +280,7 @@ def ask_for_table(tree: Tree, choices: Choices) -> None:
     flat = all(is_part(name) and not folders(tree, name) for name in tops)
     if tables and flat and choices.classes is None:
         raise ChoiceNeeded(
-            f"{tree.name} holds no class folders, and {some(tables)} beside its images. Name the table "
-            "or the annotations that state their classes.",
+            f"{tree.name} has no class folders, but {some(tables)} beside the images. Name the table or annotation "
+            "file with the classes of the images.",
             [f"--labels {tables[0]}"],
         )

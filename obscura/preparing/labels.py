@@ -1,6 +1,6 @@
 """Read labels: integers or text, exactly as in the file. Numbers are never rounded.
 
-A class without images would be published and generated, so gaps in the numbers need the owner's answer.
+A class without images would be published and generated, so the owner decides about gaps in the numbers.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from obscura.wire.uploads import MISSING, without_marks
 # Spellings of missing values. Many collections use "unknown" and "other" as classes.
 _MISSING = MISSING.union(("unlabeled", "unlabelled", "no label", "not labeled", "not labelled"))
 UNLABELLED = "image without a label"
-# Separators of several labels in one text. A text is a list if one of its parts is a label elsewhere (_LISTS: or a part
-# of another list). Names of classes contain _PHRASES, so there all parts must be labels.
+# Separators of several labels in one text. A text is a list if one of its parts is a label elsewhere; with _LISTS, also
+# if a part occurs in another list. Class names may contain _PHRASES, so with these every part must be a label.
 _LISTS, _WORDS, _PHRASES = (r"\|", ";", ",", r"\n"), (r"\s(?:and|und|et)\s", r"\+", "&"), ("/", r"\swith\s", r"\s")
 
 
@@ -69,13 +69,13 @@ def read_labels(
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.shape != (count,):
-        raise PackingError(f"{whose}: there are {count:,} images: give as many labels, not {labels.shape}.")
+        raise PackingError(f"{whose}: give one label for each of the {count:,} images, not {labels.shape}.")
     if labels.dtype.kind == "O" and all(isinstance(label, str) for label in labels):
         labels = labels.astype(str)
     if labels.dtype.kind not in "iuUS":
         raise PackingError(
-            f"{whose}: labels are numbers or names, and these are {labels.dtype}. None is rounded to a class: convert "
-            "them with .astype(int) where they are whole, and make classes of them where they were measured."
+            f"{whose}: labels must be integers or names, not {labels.dtype}, and are never rounded. If they are whole "
+            "numbers, convert them with .astype(int). If they are measurements, make classes of them."
         )
     read = tuple(map(label_text, labels.tolist()) if labels.dtype.kind in "US" else labels.tolist())
     absent = {
@@ -85,15 +85,15 @@ def read_labels(
     }
     if absent and not choices.skip_unlabelled:
         raise ChoiceNeeded(
-            f"{whose}: labels are names, or numbers that begin at 0, and {sorted(map(str, absent))[0]!r} looks like a "
-            "missing one. Leave these images out; or name all classes with --classes, if that word is one.",
+            f"{whose}: labels are names, or numbers from 0, but {sorted(map(str, absent))[0]!r} looks like a missing "
+            "label. If it is a class, name all classes with --classes. Otherwise, leave these images out.",
             ["--skip-unlabelled"],
         )
     numbers = {label for label in read if isinstance(label, int)} - absent
     if not numbers:
         return tuple(None if label in absent else str(label) for label in read), None
     if names and max(numbers) >= len(names):
-        raise PackingError(f"{whose} names {len(names)} classes, and there are labels beyond these.")
+        raise PackingError(f"{whose} names {len(names)} classes, but some labels have higher numbers.")
     used = class_numbers(numbers, choices.classes, used_only=choices.used_classes, known=len(names))
     called = {number: names[number] if names else str(number) for number in used}
     return tuple(called.get(label) for label in read), tuple(called.values())
@@ -115,10 +115,10 @@ def class_numbers(
     if stated is None and last >= len(numbers):
         gap = next(number for number in range(last + 1) if number >= len(numbers) or numbers[number] != number)
         raise ChoiceNeeded(
-            f"No image has the label {gap}, and labels go up to {last}: {last + 1 - len(numbers):,} of these numbers "
-            "have no image. An empty class would become public as well, and would get a share of the generated images, "
-            "which would be noise. Use only the labels that occur, or state the names of all classes with --classes, "
-            "beginning with that of label 0.",
+            f"No image has the label {gap}, but labels go up to {last}: {last + 1 - len(numbers):,} of these numbers "
+            "have no image. A class without images would also become public, and its generated images would be noise. "
+            "To keep such classes, name all classes with --classes, starting with label 0. Otherwise, use only the "
+            "labels that occur.",
             ["--used-classes"],
         )
     return tuple(range(last + 1))
@@ -128,8 +128,7 @@ def require_named(count: int, stated: tuple[str, ...]) -> None:
     """Raise if the owner stated fewer class names than there are classes."""
     if count > len(stated):
         raise PackingError(
-            f"--classes names {len(stated)} classes, and there are labels beyond these: name every class that there "
-            "may be, in label order."
+            f"--classes names {len(stated)} classes, but there are more: name every possible class, in label order."
         )
 
 
@@ -138,5 +137,5 @@ def require_stated(found: Iterable[str], stated: tuple[str, ...] | None) -> None
     more = [] if stated is None else sorted(set(found) - set(stated))
     if more:
         raise PackingError(
-            f"--classes does not name every class that there is: {some(more)}. Name it, or leave its images out."
+            f"--classes lacks classes of the data: {some(more)}. Name these classes, or leave their images out."
         )

@@ -26,7 +26,7 @@ class Package:
     by the file format. `private_records` and `private_subjects` (None without subject ids) are counts, used only to
     check the owner's limits. Only the owner sees `summary` (one line on the conversions), `private_counts` (images by
     class) and `private_notes` (oddities). `subjects_key_check` identifies the secret that numbers the subjects; None if
-    numbers are random.
+    their numbers are random.
     """
 
     format: UploadFormat
@@ -44,7 +44,7 @@ class Package:
 
     @property
     def recognised(self) -> bool:
-        """Return whether a subject is recognised in later uploads with the same secret."""
+        """Return whether subjects are recognised in later uploads with the same secret."""
         return self.subjects_key_check is not None
 
     def require_within(self, at_most: int, subjects_at_most: int | None) -> None:
@@ -55,8 +55,8 @@ class Package:
         ):
             if limit is not None and count > limit:
                 raise MoreThanStated(
-                    f"There are more {what} than you stated. The limit is public and determines the noise: choose a "
-                    f"number well above what you will ever have ({flag}), or leave some out."
+                    f"There are more {what} than you stated with {flag}. This limit is public and determines the "
+                    f"noise: choose a number well above what you will ever have, or leave some {what} out."
                 )
 
 

@@ -1,8 +1,8 @@
 """Turn a folder or file on this machine into an upload without file names, subject ids or metadata.
 
 Images are read twice, one at a time, and nothing is written to disk. The first pass determines the necessary
-conversions; the second converts the images while they are sent. File names are never sent: images are renumbered, and
-so are subjects' folders, in random order.
+conversions; the second converts the images while they are sent. File names are never sent: images are numbered
+consecutively, and subjects get random or keyed numbers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def prepare(
         path: The folder or file, or arrays in memory.
         choices: Options that the owner chose.
         subjects: True requires subject ids, because the account protects subjects. False rejects files with subject
-            ids. None drops them, because the images are public.
+            ids. None drops the ids, because the images are public.
         on_image: Called with the number of images surveyed.
 
     Raises:
@@ -112,7 +112,7 @@ def _classes(source: Source, found: Survey, choices: Choices) -> tuple[tuple[str
     if choices.rename_classes is not None:
         more = sorted(set(source.classes or found.labels) - set(choices.rename_classes))
         if more:
-            raise PackingError(f"--rename-classes does not rename every class: {some(more)}. Write a line for each.")
+            raise PackingError(f"The table of --rename-classes lacks classes: {some(more)}. Add a line for each.")
         return tuple(dict.fromkeys(choices.rename_classes.values())), choices.rename_classes
     if source.classes is not None:
         if choices.classes is None:
@@ -137,7 +137,7 @@ def _convert(
         try:
             suffix, data = prepare_image(record.read(), target)
         except Unreadable as error:
-            raise PackingError(f"The images changed while they were sent: {record.shown}: {error}.") from None
+            raise PackingError(f"The images changed while they were sent. {record.shown}: {error}.") from None
         number = None
         if record.subject is not None:
             number = numbers.get(subject_key(record.subject, join=choices.join_subjects))

@@ -17,7 +17,7 @@ from obscura.wire.meanings import identifiers_in, is_part, is_scale, masks_among
 
 MANY_CLASSES, FEW_IMAGES = 8, 10  # a class with fewer images is lost in the noise of any training
 CLASSES_WRITTEN_OUT_MAX = 12  # a longer list belongs in a file
-_IS_CODE = re.compile(r"[A-Za-z]{1,3}[-_ ]?\d{2,7}")  # eight digits are ImageNet's
+_IS_CODE = re.compile(r"[A-Za-z]{1,3}[-_ ]?\d{2,7}")  # eight digits would be an ImageNet class
 _IS_SIDE = re.compile(
     r"frontal|lateral|left|right|od|os|pa|ap|axial|coronal|sagittal|t[12]w?|flair|dwi|adc|swi|bold|anat|pre|post"
     r"|ct|mri?|us|dx|cr|dr|mg|pet|oct|fundus|x-?rays?",
@@ -32,15 +32,15 @@ def ask_about_people(names: Iterable[str]) -> None:
         shown = some([f"{name} ({why})" for name, why in personal])
         raise ChoiceNeeded(
             f"Class names become public forever, and these look like people: {shown}. If each is a person, use an "
-            "account whose unit is the subject. Put these folders inside class folders (class/person/image.png) or "
-            "write a table (--labels). If they are classes, rename them with a table with the columns old and new; or "
-            "state them with --classes.",
+            "account whose unit is the subject. Then put these folders inside class folders (class/person/image.png), "
+            "or write a table (--labels). If they are classes, state them with --classes, or rename them by a table "
+            "with the columns old and new.",
             ["--rename-classes classes.csv"],
         )
 
 
 def ask_about_classes(counts: Mapping[str, int], *, folders: bool, combinations: bool = False) -> None:
-    """Raise if class names look like people, parts, duplicates or lists of labels; a flag renames or states them.
+    """Raise if class names look like people, parts, duplicates or lists of labels. Suggest a flag to state them.
 
     `counts` has the number of images by class name. With `folders`, the names are folder names, which are less reliable
     than labels. With `combinations`, lists of labels are intended.
@@ -52,18 +52,18 @@ def ask_about_classes(counts: Mapping[str, int], *, folders: bool, combinations:
         raise _ask(f"These look like several labels of one image, not like one class: {some(several)}", names)
     ask_about_people(names)
     if folders and len(names) == 1:
-        raise _ask(f"There is one folder, {names[0]}, and so one class", names)
+        raise _ask(f"There is only one folder, {names[0]}, so there would be only one class", names)
     masks = masks_among(names) if folders else []
     if masks:
         raise _ask(
-            f"These folders seem to hold masks of the images in others, not a class: {some(masks)}. "
-            "Push a folder without masks, in which each class has a folder",
+            f"These folders seem to contain masks of images in other folders, not a class: {some(masks)}. Push a "
+            "folder without masks that has one folder for each class",
             names,
         )
     parts = [name for name in names if folders and is_part(name)]
     blank = [name for name in names if is_missing(name)]
     for suspects, what in (
-        (parts, "look like parts or copies, not like classes"),
+        (parts, "look like parts or copies of a dataset, not like classes"),
         (blank, "look like missing labels, not like classes"),
         *((group, "would be separate classes, but look like one") for group in look_alike(names)),
     ):
@@ -75,12 +75,12 @@ def ask_about_classes(counts: Mapping[str, int], *, folders: bool, combinations:
     if folders and coded:
         raise _ask(
             f"These look like numbers of people or records, not like classes: {some(coded)}. If each is a person, put "
-            "the folders inside those of the classes (class/person/image.png), or write a table (--labels)",
+            "the folders inside class folders (class/person/image.png), or write a table (--labels)",
             names,
         )
     numbers = sorted(map(int, names)) if folders and all(name.isdecimal() for name in names) else []
     if numbers and (numbers[0] > 1 or numbers != list(range(numbers[0], numbers[0] + len(numbers)))):
-        raise _ask(f"These numbers are not consecutive, like those of people: {some(names)}", names)
+        raise _ask(f"These numbers are not consecutive, so they may be numbers of people: {some(names)}", names)
     if len(names) >= MANY_CLASSES and few and not is_scale(names):
         raise _ask(
             f"There are {len(names)} classes, and most have {FEW_IMAGES} images or fewer, as if each were a "
@@ -98,9 +98,9 @@ def ask_about_owners(owners: Mapping[str, Collection[str]]) -> None:
     if every and (parts or alike):
         tops = some(sorted(owners))
         raise PackingError(
-            f"Every top-level folder contains the same folders ({shown}), so the top-level folders ({tops}) seem to be "
-            "people, who would not be protected. Put one folder for each person inside the folder of each "
-            "class (class/person/image.png), or write a table with the columns file, label and subject (--labels)."
+            f"The folders inside the top-level folders are {shown}. So the top-level folders ({tops}) seem to be "
+            "people, who would not be protected. Put the folders of people inside class folders "
+            "(class/person/image.png), or write a table with the columns file, label and subject (--labels)."
         )
 
 

@@ -92,7 +92,7 @@ def choose_part(name: str, parts: Sequence[str], wanted: str | None, *, title: s
     chosen = wanted or (parts[0] if len(parts) == 1 else "train")
     if chosen not in parts:
         listed = ", ".join(sorted(parts))
-        raise PackingError(f"{name} has {listed}: choose one with --split." if parts else f"{name} is incomplete.")
+        raise PackingError(f"{name} has {listed}: choose a part with --split." if parts else f"{name} is incomplete.")
     others = " and ".join(sorted(part for part in parts if part != chosen))
     title = f"{title}, {chosen}" if chosen else title
-    return chosen, title + (f" (not {others}; --split chooses)" if others and chosen else "")
+    return chosen, title + (f" (not {others}; choose with --split)" if others and chosen else "")

@@ -31,7 +31,7 @@ def canonical_id(private_id: SubjectId) -> int | str:
     except TypeError:
         raise PackingError(
             f"A subject id is an integer or a text, not {private_id!r} ({type(private_id).__name__}). Convert the ids "
-            "to texts as they are written in your records, without decimals."
+            "to text, as written in your records, without decimals."
         ) from None
     try:
         return canonical(known)
@@ -58,17 +58,17 @@ def require_plain_ids(places: Mapping[SubjectId, str], *, join: bool, withdrawal
         if _DECIMAL.fullmatch(text):
             fault = "is a number with decimals, as spreadsheets and pandas write whole numbers."
         elif text.isdecimal() and len(text) < width:
-            fault = f"has {len(text)} digits, and other ids have {width} with leading zeros, which spreadsheets remove."
+            fault = f"has {len(text)} digits, but others have {width} with leading zeros, which spreadsheets remove."
         else:
             continue
         if withdrawal:
             raise PackingError(
-                f"{place} subject id {text!r} {fault} Write each id as it was pushed; where that was done with "
-                f"--join-subjects, add it here, too.{nothing}"
+                f"{place} subject id {text!r} {fault} Write each id as it was pushed. If you pushed with "
+                f"--join-subjects, add --join-subjects here, too.{nothing}"
             )
         raise ChoiceNeeded(
-            f"{place} subject id {text!r} {fault} Save the column of ids as text; or have ids joined that differ "
-            "in zeros and decimals alone.",
+            f"{place} subject id {text!r} {fault} Save the column of ids as text; or treat ids that differ only in "
+            "zeros and decimals as one subject.",
             ["--join-subjects"],
         )
 
@@ -89,7 +89,7 @@ def _fault(text: str) -> str | None:
 
 
 def require_told_apart(ids: Iterable[SubjectId]) -> None:
-    """Raise if two ids may be the same person, or one is a placeholder among real ids."""
+    """Raise if two ids may be the same person, or if an id looks like a placeholder."""
     texts = sorted({_text(private_id) for private_id in ids})
     numbered = [text for text in texts if (word := re.match(r"\D*[^\W\d]\D*", text)) and is_nobody(word[0])]
     blank = [
@@ -103,9 +103,9 @@ def require_told_apart(ids: Iterable[SubjectId]) -> None:
     for group in look_alike(texts):
         shown = some([repr(name) for name in group])
         raise ChoiceNeeded(
-            f"These subject ids may name one person: {shown}. A person who counts as two subjects is protected less "
-            "than the account promises. Write each id in one way; or have such ids joined, which can only protect "
-            "more.",
+            f"These subject ids may be the same person: {shown}. A person who counts as two subjects is protected less "
+            "than the account promises. Write each id in only one way; or treat such ids as one subject, which can "
+            "only increase protection.",
             ["--join-subjects"],
         )
 
@@ -119,8 +119,8 @@ def refuse_owned(what: str) -> None:
     """Raise, because an account that protects single records does not accept subject ids; `what` is their source."""
     raise PackingError(
         f"{what} identifies subjects, but the account protects single records: a person with several images would be "
-        "protected less than it seems. Use an account whose unit is the subject, and state an upper limit "
-        f"(--subjects-at-most): {OPEN_BY_SUBJECT}"
+        "protected less than it seems. Use an account whose unit is the subject, and state an upper limit on the "
+        f"subjects (--subjects-at-most): {OPEN_BY_SUBJECT}"
     )
 
 
@@ -132,7 +132,7 @@ def number_subjects(ids: Iterable[SubjectId]) -> dict[int | str, int]:
 
 
 def keyed_numbers(names: Iterable[int | str], secret: bytes) -> dict[int | str, int]:
-    """Number subjects by HMAC, identically in every upload with this secret: 63 bits that reveal no id."""
+    """Return 63 bits of an HMAC per subject: the same in every upload with this secret, and revealing no id."""
     numbers = {name: hmac.new(secret, _LABEL + str(name).encode(), hashlib.sha256).digest() for name in names}
     return {name: int.from_bytes(digest[:_NUMBER_BYTES], "big") >> 1 for name, digest in numbers.items()}
 
@@ -148,8 +148,8 @@ def key_check(secret: bytes, *, join: bool) -> str:
 
 def _placeholder(private_id: SubjectId) -> PackingError:
     return PackingError(
-        f"A subject id is a placeholder, not a person: {str(private_id)[:40]!r}. All images with it would count as one "
-        "person. Write one id for each person, or leave these images out."
+        f"A subject id is a placeholder, not a person: {str(private_id)[:40]!r}. All images with this id would count "
+        "as one person. Write one id for each person, or leave these images out."
     )
 
 

@@ -71,20 +71,20 @@ class Survey:
         for conversion, applies in (
             (f"cropped to {into}", size != wanted and not scales),
             (f"scaled to {into}", size != wanted and scales),
-            ("laid on white", seen.transparent),
-            ("turned upright by their EXIF", seen.turned),
+            ("put on a white background", seen.transparent),
+            ("turned upright by their EXIF orientation", seen.turned),
             ("turned to colour" if self.channels == 3 else "turned to grey", seen.grey == (self.channels == 3)),
             ("brought to 8 bits", seen.depth is not None),
             ("turned from CMYK to RGB", seen.printed),
             ("cut down to their first frame", seen.animated),
-            ("cut down to red, green and blue, of 4 channels", seen.surplus),
+            ("reduced from 4 channels to red, green and blue", seen.surplus),
         ):
             self.conversions[conversion] += applies
         self.records += 1
         if seen.depth is not None:
             self.depths.add(seen.depth)
         if not is_name(record.label):
-            raise PackingError(f"{record.label!r} cannot be the name of a class: {RULE}; no space begins or ends it.")
+            raise PackingError(f"{record.label!r} cannot be a class name: {RULE}; and no space at the start or end.")
         self.labels[record.label] += 1
         self.contents.append(seen.digest)
         self.content_labels.append(self.numbers.setdefault(record.label, len(self.numbers)))
@@ -118,12 +118,12 @@ def survey(source: Source, choices: Choices, tally: Tally, on_image: OnImage) ->
     if found.lost and not choices.skip_broken:
         lost, example = list(found.lost), f", such as {shown[0]}" if shown else ""
         which = f"the class {lost[0]}" if len(lost) == 1 else f"{len(lost)} classes ({some(lost)})"
-        raise BrokenImages(f"No image of {which} can be read, though there are files{example}", count, lost)
+        raise BrokenImages(f"No image of {which} can be read, although there are files{example}", count, lost)
     if count and not choices.skip_broken:
         which = "One image cannot be read:" if count == 1 else f"{count:,} images cannot be read:"
         raise BrokenImages(f"{which} {some(shown, count)}", count, shown)
     if not found.records:
-        raise PackingError("There is no image to send.")
+        raise PackingError("There is no image to send: check the folder, and the options that leave images out.")
     found.depths.require(choices.scale, found.records - found.conversions["brought to 8 bits"])
     require_plain_ids(found.owners, join=choices.join_subjects)
     if not choices.join_subjects:
@@ -132,7 +132,7 @@ def survey(source: Source, choices: Choices, tally: Tally, on_image: OnImage) ->
 
 
 def summarise(survey: Survey, tally: Tally, title: str) -> str:
-    """Return, for example, "1,400 images: 37 cropped to 64 x 64, 12 laid on white; left out 3 other files"."""
+    """Return, for example, "1,400 images: 37 cropped to 64 x 64, 12 turned to grey; left out 3 other files"."""
     done = ", ".join(f"{count:,} {what}" for what, count in survey.conversions.items() if count)
     *first, last = [
         *([counted(len(survey.broken), "unreadable image")] if survey.broken else []),
@@ -162,7 +162,7 @@ def notes(found: Survey, source: Source, *, subjects: bool | None) -> Iterator[s
     if found.subjects and subjects:
         owned = source.owned or "The file"
         place, example = f"{owned[0].lower()}{owned[1:].rstrip(',')}", min(found.owners, key=str)
-        yield f"{counted(len(found.subjects), 'subject')}; their ids come from {place}, such as {str(example)!r}."
+        yield f"{counted(len(found.subjects), 'subject')}; their ids, such as {str(example)!r}, come from {place}."
     contents, counts = np.unique(np.frombuffer(found.contents, np.uint64), return_counts=True)
     if found.records > len(contents):
         by_class = np.unique(
@@ -170,9 +170,9 @@ def notes(found: Survey, source: Source, *, subjects: bool | None) -> Iterator[s
         )
         several = int(np.sum(np.unique(by_class[0], return_counts=True)[1] > 1))
         yield (
-            f"{int(counts[counts > 1].sum()):,} images occur more than once: {int(np.sum(counts > 1)):,} "
-            f"different, one of them {int(counts.max()):,} times"
-            + (f"; {several:,} in several classes, so their labels contradict each other." if several else ".")
+            f"{int(counts[counts > 1].sum()):,} images occur more than once: they are {int(np.sum(counts > 1)):,} "
+            f"different images, one of which occurs {int(counts.max()):,} times"
+            + (f"; {several:,} occur in several classes, so their labels contradict each other." if several else ".")
             + " Each copy counts as a record, and an account that protects records protects each copy separately."
         )
     owner, most = next(iter(found.subjects.most_common(1)), ("", 0))
@@ -188,8 +188,8 @@ def notes(found: Survey, source: Source, *, subjects: bool | None) -> Iterator[s
         signs = " ".join(filter(None, (named, source.grouped)))
         if signs:
             yield (
-                f"{signs} Several images seem to be of one person, and this account protects each image by itself. An "
-                f"account whose unit is the subject protects all images of a person together: {OPEN_BY_SUBJECT}"
+                f"{signs} Several images seem to show the same person, but this account protects each image by itself. "
+                f"An account whose unit is the subject protects all images of a person together: {OPEN_BY_SUBJECT}"
             )
 
 
@@ -202,18 +202,18 @@ def screen(package: Package, *, at_most: int, subjects_at_most: int | None, priv
     counts = list(package.private_counts.items())
     shown = counts if len(counts) <= CLASSES_SHOWN_MAX else sorted(counts, key=lambda item: item[1])[:CLASSES_SHOWN_MAX]
     listed = ", ".join(f"{_quoted(name)} {count:,}" for name, count in shown)
-    more = f", and {len(counts) - len(shown)} classes with more" if len(counts) > len(shown) else ""
+    more = f", and {len(counts) - len(shown)} larger classes" if len(counts) > len(shown) else ""
     yield f"Stays here: images by class: {listed}{more}."
     yield from (f"Stays here: {note}" for note in package.private_notes)
 
     promise = f"at most {at_most} records"
     if not private:
-        promise += ", which are public themselves: nothing protects them"
+        promise += ", which are public and therefore not protected"
     elif subjects_at_most is None:
         promise += ", each protected by itself"
     else:
         promise += f" of at most {subjects_at_most} subjects, each protected with all of its records"
-        promise += ", who are recognised in other datasets" if package.recognised else ""
+        promise += " and recognised in other datasets" if package.recognised else ""
     yield (
         f"Declaring, and thereby making public: classes {', '.join(map(_quoted, package.classes))}; images "
         f"{package.height} x {package.width} x {package.channels} (height, width, channels); {promise}."

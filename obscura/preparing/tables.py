@@ -84,7 +84,7 @@ def parse_table(name: str, data: bytes, encoding: str | None = None) -> Table:
         try:
             table = replace(_of_objects(name, list(map(json.loads, rows))), lines=tuple(lines))
         except ValueError as error:
-            raise PackingError(f"{name} is not made of lines of JSON: {error}.") from None
+            raise PackingError(f"Not every line of {name} is JSON: {error}.") from None
     else:
         table = _of_delimited(name, text, delimiter or _delimiter(rows, _DELIMITERS))
     if not table.rows:
@@ -93,7 +93,7 @@ def parse_table(name: str, data: bytes, encoding: str | None = None) -> Table:
 
 
 def read_ids(path: Path) -> tuple[str, dict[SubjectId, str]]:
-    """Read subject ids from a file's only column, or its only column with a heading for ids; "-" is standard input.
+    """Read subject ids from the only column of a file, or the only one with a heading for ids; "-" is standard input.
 
     Returns:
         (heading or "", place of each id for messages).
@@ -113,8 +113,8 @@ def read_ids(path: Path) -> tuple[str, dict[SubjectId, str]]:
     headed = [cells for cells in used if usual_columns("ids", cells[:1])]
     if len(used) > 1 and len(headed) != 1:
         raise PackingError(
-            f"{name} has {len(used)} columns, and its first line does not name the column of subject ids. Save a file "
-            "with the subject ids alone, one on each line."
+            f"{name} has {len(used)} columns, but its first line does not identify the column of subject ids. Save a "
+            "file with only the subject ids, one per line."
         )
     ids = (headed or used)[0]
     cells = [(line, cell) for (line, _), cell in zip(rows, ids, strict=True)][bool(headed) :]
@@ -122,7 +122,7 @@ def read_ids(path: Path) -> tuple[str, dict[SubjectId, str]]:
         raise PackingError(f"{name} holds no subject ids.")
     blank = next((line for line, cell in cells if not cell), None)
     if blank is not None:
-        raise PackingError(f"Line {blank} of {name} has other cells, and none of the column of subject ids.")
+        raise PackingError(f"Line {blank} of {name} has values, but none in the column of subject ids.")
     places: dict[SubjectId, str] = {}
     for line, cell in cells:
         places.setdefault(cell, f"line {line} of {path.name}")
@@ -153,7 +153,7 @@ def read_renames(path: Path, encoding: str | None = None) -> dict[str, str]:
     for row, (old, new) in enumerate(pairs):
         if not old or not new or renamed.setdefault(old, new) != new:
             place = table.place(row)
-            raise PackingError(f"{place[0].upper()}{place[1:]} lacks a name or contradicts another line.")
+            raise PackingError(f"{place[0].upper()}{place[1:]} lacks a name or contradicts another line. Correct it.")
     return renamed
 
 
@@ -215,8 +215,9 @@ def _decoded(name: str, data: bytes, encoding: str | None) -> str:
             raise PackingError(f"The table {name} is not encoded in {known}.") from None
         around = data[: error.start].rpartition(b"\n")[2] + data[error.start :].partition(b"\n")[0]
         raise ChoiceNeeded(
-            f"The table {name} is not in UTF-8, and names of classes become public as they are read. As latin-1 a line "
-            f"of it is {around[:200].decode('latin-1').strip()!r}; others are cp1250, cp1251, shift_jis and gbk.",
+            f"The table {name} is not in UTF-8, and wrongly decoded class names would become public. Decoded as "
+            f"latin-1, one line is {around[:200].decode('latin-1').strip()!r}. If that is wrong, try cp1250, cp1251, "
+            "shift_jis or gbk.",
             ["--table-encoding latin-1"],
         ) from None
 
@@ -238,8 +239,8 @@ def _of_document(name: str, text: str) -> Table:
         rows = [(str(each["file_name"]), SEVERAL.join(seen[each["id"]])) for each in document["images"]]
     except (KeyError, TypeError):
         raise PackingError(
-            f"{name} is neither a list of JSON objects, nor one of files and their labels, nor annotations as COCO "
-            "writes them: images, categories and annotations."
+            f"{name} has an unknown structure. Write a list of JSON objects, one object that maps files to labels, or "
+            "COCO annotations (images, categories and annotations)."
         ) from None
     return Table(name, ("file_name", "label"), list[tuple[str, ...]](rows))
 
@@ -247,7 +248,7 @@ def _of_document(name: str, text: str) -> Table:
 def _of_objects(name: str, found: Sequence[object]) -> Table:
     objects = [each for each in found if isinstance(each, dict)]
     if len(objects) < len(found):
-        raise PackingError(f"{name} is not made of JSON objects, one for each image.")
+        raise PackingError(f"{name} must contain only JSON objects, one for each image.")
     columns = tuple(dict.fromkeys(key for each in objects for key in each))
     return Table(name, columns, [tuple(_json_text(each.get(column)) for column in columns) for each in objects])
 
@@ -282,13 +283,13 @@ def _of_delimited(name: str, text: str, delimiter: str) -> Table:
     columns = tuple(head if named else map(str, range(1, len(head) + 1)))
     twice = next((column for column in columns if column and columns.count(column) > 1), None)
     if twice is not None:
-        raise PackingError(f"{name} has two columns {twice!r}.")
+        raise PackingError(f"{name} has two columns {twice!r}: rename one of them.")
     body = []
     for line, row in rows[named:]:
         if len(row) > len(columns) and any(cell.strip() for cell in row[len(columns) :]):
             raise PackingError(
-                f"Line {line} of {name} has {len(row)} cells, and there are {len(columns)} columns: a text that holds "
-                f"{delimiter!r} must be in quotation marks."
+                f"Line {line} of {name} has {len(row)} cells, but there are {len(columns)} columns: put text that "
+                f"contains {delimiter!r} in quotation marks."
             )
         cells = (*row, *[""] * len(columns))[: len(columns)]
         for at, cell in enumerate(cells):
@@ -339,5 +340,5 @@ _USUAL = {
 
 
 def usual_columns(kind: Literal["file", "label", "subject", "ids", "group"], columns: Iterable[str]) -> list[str]:
-    """Return the columns with common names for an image file, a class, a subject, or a group of images."""
+    """Return the columns with common names for image files, classes, subjects, lists of ids, or groups of images."""
     return [column for column in columns if re.fullmatch(_USUAL[kind], re.sub(r"[^a-z0-9]", "", column.casefold()))]

@@ -1,7 +1,7 @@
 """Folders, ZIP and tar archives as trees of folders and files, without system files.
 
 Paths use "/", and the root is ""; names are sorted. `read` raises Unreadable for a file that is missing or larger than
-any image. `open` is for files of any size, with random access; a missing file raises OSError or KeyError.
+FILE_BYTES_MAX. `open` is for files of any size, with random access; a missing file raises OSError or KeyError.
 
 Nothing is unpacked to disk. Member names are checked as in the service. Names that lead out of the archive are
 rejected, and so are duplicate names, because one of two images would be lost.
@@ -122,7 +122,7 @@ class FolderTree:
                 return bounded(file, os.fstat(file.fileno()).st_size)
         except OSError as error:
             if (self._root / path).is_symlink():
-                raise Unreadable("it is a link to a file that is not there") from None
+                raise Unreadable("it is a link to a file that does not exist") from None
             raise Unreadable(f"it cannot be opened ({error.strerror or type(error).__name__})") from None
 
     def open(self, path: str) -> IO[bytes]:
@@ -235,8 +235,8 @@ class ZipTree(_Members):
         infos = archive.infolist()
         if any(info.flag_bits & _ENCRYPTED_FLAG for info in infos):
             raise PackingError(
-                f"{path.name} is encrypted. Unpack it with its password, and give the folder: the images are "
-                "encrypted again where the service keeps them."
+                f"{path.name} is encrypted. Unpack it with its password, and give the folder. The service encrypts the "
+                "images when it stores them."
             )
         super().__init__(path, _names(path.name, infos, encoding), infos, archive.open)
 
@@ -256,8 +256,8 @@ class TarTree(_Members):
                     data: bytes = file.read(unpacked_bytes_max + 1)
                 if len(data) > unpacked_bytes_max:
                     raise PackingError(
-                        f"{path.name} is packed, so it is read into memory, and it has more than "
-                        f"{unpacked_bytes_max >> 20} MiB: unpack it, and give the folder or the .tar."
+                        f"{path.name} is compressed, so it is read into memory, but it has more than "
+                        f"{unpacked_bytes_max >> 20} MiB: decompress it, and give the folder or the .tar."
                     )
                 self._file = io.BytesIO(data)
             archive = tarfile.TarFile(fileobj=self._file)
@@ -283,10 +283,10 @@ def _names(archive: str, infos: list[zipfile.ZipInfo], encoding: str | None) -> 
                 text = raw.decode("ascii" if encoding else "utf-8")
             except UnicodeDecodeError:
                 if encoding is None:
-                    shown = "; ".join(f"in {known} {raw.decode(known, 'replace')}" for known in _ENCODINGS)
+                    shown = "; ".join(f"{raw.decode(known, 'replace')} in {known}" for known in _ENCODINGS)
                     raise ChoiceNeeded(
-                        f"{archive} does not say how its names are encoded, and those of folders become public as they "
-                        f"are read. One of them is {shown}.",
+                        f"{archive} does not state the encoding of its names, and wrongly decoded folder names would "
+                        f"become public. One name is {shown}. State the right encoding.",
                         ["--zip-encoding cp850"],
                     ) from None
                 try:
@@ -294,12 +294,12 @@ def _names(archive: str, infos: list[zipfile.ZipInfo], encoding: str | None) -> 
                 except LookupError:
                     raise PackingError(f"--zip-encoding is a name such as cp850 or cp936, not {encoding!r}.") from None
                 except UnicodeDecodeError:
-                    raise PackingError(f"The names in the zip are not encoded in {encoding}.") from None
+                    raise PackingError(f"The names in the zip are not in {encoding}: try another.") from None
         names.append(_safe(archive, text.replace("\\", "/")))
     return names
 
 
 def _safe(archive: str, name: str) -> str:
     if name.startswith("/") or ".." in name.split("/") or name[1:2] == ":":
-        raise PackingError(f"{archive} names a file outside of itself: {name}.")
+        raise PackingError(f"{archive} contains a path that leads out of it: {name}. Pack the folder again.")
     return "/".join(part for part in name.split("/") if part not in ("", ".")) + "/" * name.endswith("/")

@@ -224,7 +224,7 @@ def _row(plan: PlanRecord, release: Release, seconds: float) -> dict[str, Any]:
 def _show(output: Output, summary: dict[str, Any], out: Path) -> None:
     measured = {show_words(name): summary["accuracy"].get(name) for name in METHODS}
     accuracies = {name: "-" if value is None else show_percent(value, up=False) for name, value in measured.items()}
-    title = f"accuracy on the public test images of {summary['dataset']}, after learning images of {TEACHERS}"
+    title = f"accuracy on public test images of {summary['dataset']}, after training on images of {TEACHERS}"
     output.record(accuracies, title)
     output.rows(summary["runs"], tuple(summary["runs"][0]), "runs")
     output.record({show_words(name): summary[name] for name in ("download", "report", "privacy_card")}, "kept")
@@ -240,7 +240,7 @@ def find_images(
 ) -> DemoImages:
     """Find Fashion-MNIST, or fall back to the bundled digits and report this. `wanted` is one of the two, or None."""
     if wanted not in (None, "fashion-mnist", "digits"):
-        raise CliError("--images is fashion-mnist or digits.")
+        raise CliError("--images takes fashion-mnist or digits.")
     if wanted != "digits":
         for source, folder in _fashion_folders(cache / "fashion-mnist", say, download_seconds_max):
             if is_fashion_mnist(folder):
@@ -263,7 +263,7 @@ def find_images(
     folder.mkdir(parents=True, exist_ok=True)
     _run([sys.executable, "-c", _DIGITS, str(folder)], DIGITS_SECONDS_MAX)
     if not (folder / "test.npz").is_file():
-        raise CliError("scikit-learn's digits could not be loaded: is it installed (`make setup`)?")
+        raise CliError("scikit-learn's digits could not be loaded: is scikit-learn installed (`make setup`)?")
     return DemoImages(
         name="digits",
         source="scikit-learn",

@@ -77,7 +77,7 @@ def verify(
                 epsilon = "unknown" if loss["epsilon"] is None else f"{loss['epsilon']:.3g}"
                 counts = ", ".join(f"{len(loss[name])} {noun}" for name, noun in PROOFS.items() if loss[name])
                 output.text(
-                    f"missing of account {loss['account_id']}: {loss['missing_nano']} nano-units, epsilon {epsilon}"
+                    f"missing in account {loss['account_id']}: {loss['missing_nano']} nano-units, epsilon {epsilon}"
                     f"{f' ({counts})' if counts else ''}. Record it: obscura ledger accept {loss['account_id']}"
                 )
     if not report.clean or locked:
@@ -91,7 +91,7 @@ def accept(
     reason: Annotated[str, typer.Option("--reason", help="Kept in the log.")] = "restored from a backup",
     receipt: Receipts = None,
     epsilon: Annotated[
-        float | None, typer.Option("--epsilon", min=0.0, help="Record at least this much, if more was spent.")
+        float | None, typer.Option("--epsilon", min=0.0, help="Record at least this much as spent.")
     ] = None,
     without_images: Annotated[
         bool, typer.Option("--without-images", help="Accept that images whose keys are gone could get a second budget.")
@@ -154,10 +154,10 @@ def checkpoint(context: typer.Context, as_json: Json = False) -> None:
 
 @ledger.command("accept-clock")
 def accept_clock(context: typer.Context, as_json: Json = False) -> None:
-    """Confirm that the clock is right, so that the service starts after entries were written while it was ahead.
+    """Confirm that the clock is right now, so that the service starts although a clock was ahead in the past.
 
-    Those entries keep their times, and later entries never have an earlier time. Leases and sign-ins dated by the wrong
-    clock end. Check the clock first: the ledger compares later times with the current time of this clock.
+    Entries from that time keep their times, and later entries never have an earlier time. Leases and sign-ins dated by
+    the wrong clock end. Check the clock first: the ledger compares later times with the current time of this clock.
     """
     from service import installation
     from service.db.session import transaction
@@ -222,8 +222,8 @@ def backup(
             elsewhere = "" if signing.parent == settings.keys_path else f", the ledger's at {signing}"
             output.notice(
                 "The keys are not in the backup, and without them no image of the backup opens. They are in "
-                f"{settings.keys_path}{elsewhere}: keep copies apart from the backup, where a single one can be "
-                "destroyed."
+                f"{settings.keys_path}{elsewhere}: keep copies of them in another place, where you can still destroy a "
+                "single key."
             )
 
 
@@ -231,7 +231,7 @@ def restore(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="The folder of the backup.")],
     keep_files: Annotated[
-        bool, typer.Option("--keep-files", help="The files have survived: restore only the database.")
+        bool, typer.Option("--keep-files", help="Restore only the database, because the files have survived.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -262,9 +262,9 @@ def restore(
             )
         if "restored" in codes:
             output.notice(
-                f"Nothing proves the spending and decisions after {restored.manifest.made_at}: add --epsilon with the "
-                "budget that may have been spent. Then repeat every lowered limit, freeze, closure and withdrawal "
-                "since then."
+                f"No record proves the spending and decisions after {restored.manifest.made_at}: give `ledger accept` "
+                "the option --epsilon, an upper bound of what may have been spent. Then repeat every lowered limit, "
+                "freeze, closure and withdrawal since then."
             )
         if not (settings.keys_path / "fingerprints.key").is_file():
             output.notice(f"The keys of datasets are not in {settings.keys_path}: copy them there before the start.")
@@ -285,7 +285,7 @@ def open_database(context: typer.Context, as_json: bool) -> Iterator[tuple[Setti
         settings = Settings.at(context.obj.folder)
         file = sqlite_file(settings.database_url)
         if file is not None and not file.is_file():
-            raise CliError(f"There is no database at {file}: see --data-dir.", Exit.USAGE)
+            raise CliError(f"There is no database at {file}: check --data-dir.", Exit.USAGE)
         with open_sessions(settings.database_url) as factory, explained(settings, Exit.USAGE):
             yield settings, recorded(factory, settings.audit_log, lambda: datetime.now(UTC)), output
 

@@ -84,7 +84,7 @@ def openapi() -> None:
 
 def restore(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Of the person; a name that was never used.")],
+    name: Annotated[str, typer.Argument(help="Name of the person; it must never have been used.")],
     out: Out,
     as_json: Json = False,
 ) -> None:
@@ -111,7 +111,7 @@ def look_around(folder: Path) -> Iterator[Finding]:
         return
     place = settings.data_dir
     if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
-        yield Finding("data folder", "bad", f"{place} is not yours to write: choose another --data-dir")
+        yield Finding("data folder", "bad", f"you cannot write to {place}: choose another --data-dir")
     elif place.stat().st_mode & 0o077:
         yield Finding("data folder", "bad", f"{place} is open to others: chmod -R go= {place}")
     else:
@@ -121,7 +121,7 @@ def look_around(folder: Path) -> Iterator[Finding]:
     if database.state == "ok":
         yield _storage(settings)
     else:
-        yield Finding("storage", "missing", "not checked: without a database its owner is unknown")
+        yield Finding("storage", "missing", "not checked: without a database its installation is unknown")
     yield _trainer(settings)
 
 
@@ -172,21 +172,21 @@ def _storage(settings: Settings) -> Finding:
         return Finding("storage", "bad", f"{where} cannot be read and written to: {said}")
     if own_id is None or kept is None:
         return Finding(
-            "storage", "missing", f"{where} is of no installation yet; the first start writes that: obscura up"
+            "storage", "missing", f"{where} belongs to no installation yet; the first start assigns it: obscura up"
         )
     if own_id != kept:
-        return Finding("storage", "bad", f"{where} is of installation {kept}, and the database of {own_id}")
+        return Finding("storage", "bad", f"{where} belongs to installation {kept}, but the database to {own_id}")
     return Finding("storage", "ok", f"{where}, of this database's installation")
 
 
 def _trainer(settings: Settings) -> Finding:
     if settings.mode == "celery":
-        return Finding("supervisor", "ok", "workers elsewhere: celery --app workers.supervise.app inspect ping")
+        return Finding("supervisor", "ok", "workers run elsewhere: celery --app workers.supervise.app inspect ping")
     if find_spec("torch") is None:
         return Finding("supervisor", "bad", f"a service here cannot train: pip install '{WORKER}'")
     running = running_at(settings.data_dir)
     if running is None and is_occupied(settings.data_dir):
-        return Finding("supervisor", "bad", "a service runs on this folder and does not answer yet: try again")
+        return Finding("supervisor", "bad", "a service runs on this folder, but does not answer yet: try again")
     if running is None:
         return Finding("supervisor", "missing", "no service runs on this folder, so nothing is trained: obscura up")
     return Finding("supervisor", "ok", f"trains beside the service at {running}")

@@ -40,7 +40,7 @@ from service.storage import storage_of
 
 CONNECTIONS_MAX = 1000
 HEAD_SECONDS = 15.0  # from opening a connection, or the last response, to the end of the next request's head
-STALLED_SECONDS = 60.0  # the client reads too little of a response for more to be sent
+STALLED_SECONDS = 60.0  # how long a client may read too little of a response
 OTHER_FILES = 256  # descriptors for other uses: database, uploads, downloads, pipes
 OPEN_FILES_MAX = 65_536
 _TIMED_OUT = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
@@ -58,7 +58,7 @@ def raise_open_files() -> int:
 
 
 class Connection(H11Protocol):
-    """One connection. It is idle from its opening, or its last response, until a complete head has arrived."""
+    """One connection. It is idle from its opening, or its last response, until a complete request head has arrived."""
 
     connections_max = CONNECTIONS_MAX
     head_seconds = HEAD_SECONDS
@@ -188,9 +188,9 @@ def serve(settings: Settings, output: Output) -> None:
         if not first and settings.mode == "embedded":
             where = address_of(settings.data_dir)
             raise CliError(
-                f"A service runs on {settings.data_dir} already{f', at {where}' if where else ''}. Two would "
-                "train at the same time and compete for this machine: use that one, stop it first, or choose another "
-                "--data-dir.",
+                f"A service already runs on {settings.data_dir}{f', at {where}' if where else ''}. Two services would "
+                "train at the same time and compete for this machine: use the running service, stop it first, or "
+                "choose another --data-dir.",
                 Exit.OTHER,
             )
         listener = listen(settings.host, settings.port)

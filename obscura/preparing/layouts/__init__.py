@@ -18,7 +18,7 @@ from obscura.preparing.tables import usual_columns
 from obscura.preparing.trees import FolderTree, open_archive
 
 _NO_ATTRIBUTE = (
-    "--attribute is for tables and arrays with several labels per image; here every image has one class. Leave "
+    "--attribute is for tables and arrays with several labels per image, but here every image has one class. Leave "
     "--attribute out, or name a table of labels with --labels."
 )
 
@@ -42,8 +42,8 @@ def find_source(path: Path, choices: Choices, *, subjects: bool | None) -> Sourc
     tree = FolderTree(path) if path.is_dir() else open_archive(path, choices.zip_encoding)
     if tree is None:
         raise PackingError(
-            f"{path.name} is neither a folder of images nor an archive of one (.zip, .tar, .tar.gz), an .npz or IDX "
-            "files."
+            f"{path.name} has an unsupported format. Give a folder of images, an archive of such a folder (.zip, .tar, "
+            ".tar.gz), or an .npz, IDX or Parquet file."
         )
     source = parquet.find_tree(tree, choices, bool(subjects)) if choices.labels is None else None
     if source is not None:
@@ -60,7 +60,7 @@ def find_source(path: Path, choices: Choices, *, subjects: bool | None) -> Sourc
         raise PackingError(_NO_ATTRIBUTE)
     scans, volumes = (find(tree, choices, subjects=subjects) for find in (dicom.find_tree, nifti.find_tree))
     if scans and volumes:
-        raise PackingError(f"{tree.name} holds DICOM files and NIfTI volumes: push them as two datasets.")
+        raise PackingError(f"{tree.name} contains DICOM files and NIfTI volumes: push them as two datasets.")
     if not scans and not volumes:
         ask_for_table(tree, choices)
     return scans or volumes or class_folders(tree, choices, subjects=subjects)

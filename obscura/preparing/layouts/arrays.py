@@ -1,7 +1,7 @@
 """NumPy arrays of images and labels: in memory, or in an .npz as the service, MedMNIST, Keras and Obscura write it.
 
 The arrays of an .npz are `images` and `labels`, and optionally `subjects` and `classes` (names in label order). Names
-may start with the part (`train_images`) or end with it (`x_train`). Images are read one at a time.
+may start with the part (`train_images`) or end with the part (`x_train`). Images are read one at a time.
 """
 
 from __future__ import annotations
@@ -56,16 +56,14 @@ class Arrays:
         images, owners = self.images, self.subjects
         if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (1,), (3,)):
             raise PackingError(
-                f"Images are uint8 of shape (n, h, w) or (n, h, w, 3), not {images.dtype} of shape {images.shape}: "
+                f"Images must be uint8 of shape (n, h, w) or (n, h, w, 3), not {images.dtype} of shape {images.shape}: "
                 "scale them to 0 to 255 and convert them with .astype('uint8')."
             )
         labels, numbered = read_labels(self.labels, len(images), "Images in memory", choices)
         if subjects and owners is None:
-            raise PackingError(
-                "The account protects all records of a subject together: give subjects=, one for each image."
-            )
+            raise PackingError("The account protects subjects: give their ids as subjects=, one for each image.")
         if owners is not None and len(owners) != len(images):
-            raise PackingError(f"There are {len(images):,} images and {len(owners):,} subjects.")
+            raise PackingError(f"There are {len(images):,} images, but {len(owners):,} subject ids.")
         used = {label for label in labels if label is not None}
         require_stated(() if numbered else used, choices.classes)
         classes = numbered or choices.classes or in_order(used)
@@ -123,7 +121,9 @@ def find(path: Path, choices: Choices, subjects: bool) -> Source | None:
         with np.load(path, allow_pickle=False) as arrays:
             found = {kind: arrays[name] for kind, name in names.items() if kind != "images"}
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, KeyError, ValueError, TypeError) as error:
-        raise PackingError(f"{path.name} must hold two arrays, 'images' (uint8) and 'labels': {error}.") from error
+        raise PackingError(
+            f"{path.name} cannot be read as an .npz with two arrays, 'images' (uint8) and 'labels': {error}."
+        ) from error
     channels_first = _channels_first(path, shape, in_fortran_order, dtype)
     count = shape[0]
     height, width, channels = (*shape[2:], shape[1]) if channels_first else (*shape[1:], 1)[:3]
@@ -132,14 +132,14 @@ def find(path: Path, choices: Choices, subjects: bool) -> Source | None:
     ids: tuple[SubjectId, ...] | None = None
     if subjects and "subjects" not in found:
         raise PackingError(
-            f"{path.name} must hold a third array 'subjects', integers or texts: the account protects all records of "
-            "a subject together."
+            f"{path.name} must contain a third array 'subjects', of integers or text: the account protects all records "
+            "of a subject together."
         )
     if "subjects" in found:
         flat = found["subjects"]
         flat = flat[:, 0] if flat.ndim == 2 and flat.shape[1] == 1 else flat
         if flat.shape != (count,) or flat.dtype.kind not in "iuUS":
-            raise PackingError(f"The subjects of {path.name} must be integers or texts, one for each image.")
+            raise PackingError(f"The subjects of {path.name} must be integers or text, one for each image.")
         ids = tuple(flat.tolist())
 
     def walk(tally: Tally) -> Iterator[Record]:
@@ -210,29 +210,29 @@ def _parts(path: Path, headers: Mapping[str, _Header]) -> dict[str, dict[str, st
     whole = {part: names for part, names in parts.items() if {"images", "labels"} <= set(names)}
     if not whole:
         raise PackingError(
-            f"{path.name} must hold two arrays, 'images' (uint8) and 'labels', or those of a part, such as "
-            f"'train_images' and 'train_labels'. It holds {', '.join(headers) or 'none'}."
+            f"{path.name} must contain two arrays, 'images' (uint8) and 'labels', or the arrays of a part, such as "
+            f"'train_images' and 'train_labels'. It contains {', '.join(headers) or 'none'}."
         )
     return whole
 
 
 def _channels_first(path: Path, shape: tuple[int, ...], in_fortran_order: bool, dtype: np.dtype[Any]) -> bool:
     if len(shape) not in (3, 4):
-        raise PackingError(f"'images' must be (n, h, w) or (n, h, w, c); it is {shape}.")
+        raise PackingError(f"'images' must have shape (n, h, w) or (n, h, w, c), not {shape}.")
     if int(np.prod(shape[1:])) > 4 * PIXELS_MAX or 0 in shape[1:]:
-        raise PackingError(f"The images of {path.name} are larger than any image, or have no pixels: {shape}.")
+        raise PackingError(f"The images of {path.name} are too large, or have no pixels: their shape is {shape}.")
     deep = dtype.str[1:] in _DEEP and (len(shape) == 3 or shape[3:] == (1,))
     if not (deep or dtype == np.uint8) or in_fortran_order:
         raise PackingError(
             f"The images of {path.name} must be uint8 in C order, (n, h, w) or (n, h, w, 3), or grey numbers of more "
-            f"bits; they are {dtype}{' in Fortran order' if in_fortran_order else ''}. Bring them to 0 to "
-            "255 and write them with numpy.ascontiguousarray(images.astype('uint8'))."
+            f"bits; they are {dtype}{' in Fortran order' if in_fortran_order else ''}. Scale them to 0 to 255 and "
+            "write them with numpy.ascontiguousarray(images.astype('uint8'))."
         )
     first = len(shape) == 4 and shape[1] in (1, 3, 4) and shape[3:] not in _CHANNELS
     if not first and shape[3:] not in _CHANNELS:
         raise PackingError(
-            f"The images of {path.name} are {shape}: volumes, or of more channels than colours have. Images are "
-            "(n, h, w) or (n, h, w, 3)."
+            f"The images of {path.name} have shape {shape}: they are volumes, or have more channels than colours. "
+            "Images must have shape (n, h, w) or (n, h, w, 3)."
         )
     return first
 
@@ -246,12 +246,12 @@ def _labels_of(
     labels = labels.astype(np.uint8) if labels.dtype == bool or one_hot else labels
     if not several:
         if choices.attribute:
-            raise PackingError(f"--attribute is for labels in several columns, and those of {path.name} are in one.")
+            raise PackingError(f"Leave --attribute out: each image of {path.name} has only one label.")
         named = tuple(label_text(name) for name in found["classes"].ravel().tolist()) if "classes" in found else ()
         return read_labels(labels, count, path.name, choices, named)
     if len(labels) != count or labels.dtype.kind not in "iub" or not np.isin(labels, (0, 1)).all():
         raise PackingError(
-            f"The labels of {path.name} are {labels.dtype} of shape {labels.shape}: give one for each image, or "
+            f"The labels of {path.name} are {labels.dtype} of shape {labels.shape}: give one label for each image, or "
             "columns of 0 and 1."
         )
     rows = [(str(number), *map(str, map(int, row))) for number, row in enumerate(labels.tolist())]

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 _DIRECTORY_NAME = "dicomdir"  # an index of files that are searched anyway
 SUFFIXES = frozenset({".dcm", ".dicom", ".ima"})
 BURNT_IN = (
-    "may show text that is burnt into the pixels, because their files do not say that there is none "
-    "(BurnedInAnnotation): look at some of them first"
+    "of the images may show text burnt into the pixels, because their files do not rule it out (BurnedInAnnotation): "
+    "look at some of them first"
 )
 SAME_STUDY = (
-    "have no subject and the StudyInstanceUID of another image, so they seem to be of one person: use an account "
-    "whose unit is the subject"
+    "of the images have no subject, but share a StudyInstanceUID with another image, so they seem to show one person: "
+    "use an account whose unit is the subject"
 )
 
 
@@ -43,12 +43,12 @@ def find_tree(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source 
     if not is_in(tree):
         if choices.label_tag is not None or choices.subject_tag != SUBJECT_TAG_USUAL or choices.frames == "all":
             raise PackingError(
-                f"--subject-tag, --label-tag and --frames are for DICOM files, and {tree.name} has none."
+                f"--subject-tag, --label-tag and --frames are for DICOM files, but {tree.name} has none."
             )
         return None
     dicom.require_reader(choices.subject_tag, choices.label_tag)
     if subjects and choices.subject_tag == NO_TAG:
-        raise PackingError("The account protects all records of a subject together: --subject-tag names the tag.")
+        raise PackingError("The account protects subjects, so --subject-tag must name a tag, not none.")
     named = choices.label_tag is None  # folder names are the classes
 
     def holds(at: str) -> bool:
@@ -58,8 +58,8 @@ def find_tree(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source 
     base, note = base_of(tree, choices, subjects=False, holds=holds) if named else ("", "")
     if named and not folders(tree, base):
         raise ChoiceNeeded(
-            f"The DICOM files of {tree.name} are in no class folders. Put them into one folder for each class, name a "
-            "table of their classes (--labels), or the tag whose value is the class.",
+            f"The DICOM files of {tree.name} are not in class folders. Put them into one folder for each class, name a "
+            "table of their classes (--labels), or name the tag whose value is the class.",
             ["--label-tag NAME"],
         )
     title = f"{note}, DICOM" if note else "DICOM"
@@ -75,7 +75,7 @@ def is_in(tree: Tree) -> bool:
 def with_owners(source: Source, choices: Choices, *, subjects: bool | None) -> Source:
     """Add subjects from DICOM tags to images that another layout, such as a table, lists."""
     if choices.label_tag is not None:
-        raise PackingError(f"{source.title} says of which class each image is: leave --label-tag out.")
+        raise PackingError(f"A table defines the classes ({source.title}): leave --label-tag out.")
     owned = source.owned or (f"The tag {choices.subject_tag}" if subjects else None)
 
     def walk(tally: Tally) -> Iterator[Record]:
@@ -89,7 +89,7 @@ def with_owners(source: Source, choices: Choices, *, subjects: bool | None) -> S
             if isinstance(content, bytes) and dicom.begins_like_dicom(content):
                 yield from reader.records(record, partial(bytes, content))
             elif subjects and record.subject is None:
-                raise PackingError(f"Nothing says whose {record.shown} is: it is no DICOM file, and has no subject.")
+                raise PackingError(f"{record.shown} is not a DICOM file, and the table does not name its subject.")
             else:
                 yield replace(record, read=lambda content=content: content)  # type: ignore[misc]
 
@@ -116,8 +116,8 @@ def _walk(tree: Tree, base: str, reader: _Reader) -> Iterator[Record]:
             yield from reader.records(record, partial(tree.read, path))
         elif reader.subjects or tagged:
             raise PackingError(
-                f"{path} is an image without tags among DICOM files: nothing says whose it is, or of which class. "
-                "Push the DICOM files alone, or name a table of all images with --labels."
+                f"{path} is not a DICOM file, so it has no tags for its subject and class. Push only the DICOM files, "
+                "or name a table of all images with --labels."
             )
         else:
             reader.private_owners[label].add(None)
@@ -130,9 +130,9 @@ def _walk(tree: Tree, base: str, reader: _Reader) -> Iterator[Record]:
         if alone and reader.choices.classes is None and reader.choices.rename_classes is None:
             names = sorted(owners)
             raise ChoiceNeeded(
-                f"By {reader.choices.subject_tag}, every top-level folder contains images of only one person, so these "
-                f"folders seem to be people: {some(names)}. Class names become public forever. State the classes in a "
-                "table (--labels) or by a tag (--label-tag); or, if these are classes, state them.",
+                f"According to {reader.choices.subject_tag}, every top-level folder contains images of only one "
+                f"person, so these folders seem to be people: {some(names)}. Class names become public forever. State "
+                "the classes in a table (--labels) or by a tag (--label-tag); or, if these are classes, state them.",
                 [classes_flag(names)],
             )
 
@@ -170,11 +170,11 @@ class _Reader:
         person = "" if tag == NO_TAG else dicom.tag_text(dataset, tag)
         if person and self.subjects is False and any(person in owners for owners in self.private_owners.values()):
             raise PackingError(
-                f"Several images have the same {tag}, and the account protects single records: a person with several "
-                "would be protected less than it seems. Use an account whose unit is the subject, and state how many "
-                f"there are at most (--at-most, --subjects-at-most): {OPEN_BY_SUBJECT}. Or, where {tag} does not name "
-                f"the subject, name the tag that does with --subject-tag; or add --subject-tag {NO_TAG} if no two "
-                "images show one person."
+                f"Several images have the same {tag}, but the account protects single records: a person with several "
+                "images would be protected less than it seems. Use an account whose unit is the subject, and state the "
+                f"largest number of images (--at-most) and of subjects (--subjects-at-most): {OPEN_BY_SUBJECT}. If "
+                f"{tag} does not identify the subject, give the right tag: --subject-tag TAG. If no two images show "
+                f"the same person, add --subject-tag {NO_TAG}."
             )
         study = "" if person or self.subjects is not False else dicom.tag_text(dataset, "StudyInstanceUID")
         self.tally.notes[SAME_STUDY] += study in self.private_studies
@@ -185,11 +185,11 @@ class _Reader:
         wanted = frames if self.choices.frames == "all" else 1
         if wanted > 1 and self.subjects is False:
             raise PackingError(
-                f"{record.shown} has {frames:,} frames, which show one person, and the account protects single "
-                f"records: leave --frames all out, or use an account whose unit is the subject: {OPEN_BY_SUBJECT}"
+                f"{record.shown} has {frames:,} frames, which show one person, but the account protects single "
+                f"records. Leave --frames all out, or use an account whose unit is the subject: {OPEN_BY_SUBJECT}"
             )
         self.tally.notes[BURNT_IN] += wanted * (dicom.tag_text(dataset, "BurnedInAnnotation").upper() != "NO")
-        self.tally.notes["are the first frame of a file that has several"] += wanted < frames
+        self.tally.notes["of the images are the first frame of a file with several"] += wanted < frames
         for number in range(wanted):
             shown = f"{record.shown} frame {number + 1}" if wanted > 1 else record.shown
             yield Record(label, owner, shown, partial(dicom.read_frame, dataset, number))

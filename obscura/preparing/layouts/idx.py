@@ -46,10 +46,11 @@ def _source(images: Path, split: str, title: str, choices: Choices, subjects: bo
     whose = next(iter(sorted(folder.glob(f"{split}-subjects?idx1-int*"))), None)
     owners = whose if subjects else None
     if labels is None:
-        raise PackingError(f"{folder} holds no complete IDX pair {split!r}.")
+        raise PackingError(f"{folder} has IDX images {split!r}, but no file {split}-labels-idx1-ubyte.")
     if subjects and owners is None:
         raise PackingError(
-            f"{folder} holds no {split}-subjects-idx1-int, and the account protects all records of a subject together."
+            f"{folder} has no file {split}-subjects-idx1-int. The account needs these subject ids to protect all "
+            "records of a subject together."
         )
     try:
         with _open(images) as file:
@@ -57,7 +58,7 @@ def _source(images: Path, split: str, title: str, choices: Choices, subjects: bo
         with _open(labels) as file:
             label_magic, label_count = struct.unpack(">2I", file.read(8))
             if label_count != records or records > UPLOAD_RECORDS_MAX or height * width > PIXELS_MAX:
-                raise ValueError("not as many labels as images, or more than can be")
+                raise ValueError("the numbers of images and labels differ or are too large")
             private_labels = file.read(records)
         ids: tuple[SubjectId, ...] | None = None
         if owners is not None:
@@ -68,9 +69,11 @@ def _source(images: Path, split: str, title: str, choices: Choices, subjects: bo
     except (struct.error, OSError, EOFError, ValueError, zlib.error) as error:
         raise PackingError(f"The IDX pair {split!r} in {folder} is damaged: {error}.") from error
     if (magic, label_magic) != (_IMAGES_MAGIC, _LABELS_MAGIC):
-        raise PackingError(f"The files of the pair {split!r} in {folder} do not begin like IDX files of bytes.")
+        raise PackingError(f"The files of the pair {split!r} in {folder} do not have the header of IDX files of bytes.")
     if len(private_labels) != records or (ids is not None and len(ids) != records):
-        raise PackingError(f"The IDX pair {split!r} in {folder} is damaged: not as many labels as images.")
+        raise PackingError(
+            f"The IDX pair {split!r} in {folder} is damaged: its files differ in their number of records."
+        )
 
     used = class_numbers(private_labels, choices.classes, used_only=choices.used_classes)
     classes = tuple(map(str, used))
@@ -84,7 +87,7 @@ def _source(images: Path, split: str, title: str, choices: Choices, subjects: bo
                 except (EOFError, OSError, zlib.error):
                     data = b""
                 if len(data) != height * width:
-                    raise PackingError(f"{images.name} ends before its last image.")
+                    raise PackingError(f"{images.name} is damaged: it ends before its last image.")
                 pixels: Pixels = np.frombuffer(data, np.uint8).reshape(height, width)
                 owner = None if ids is None else ids[number]
                 yield Record(str(label), owner, f"number {number}", lambda pixels=pixels: pixels)  # type: ignore[misc]

@@ -31,13 +31,13 @@ from obscura.preparing.trees import OTHER, Tree, all_files, below, folders, suff
 SUFFIXES = (".nii", ".nii.gz")
 _WHAT = "Reading NIfTI files"
 _VOLUME_BYTES_MAX = 2**30  # unpacked
-_ACROSS = {"sagittal": 0, "coronal": 1, "axial": 2}  # of (right, front, head)
+_ACROSS = {"sagittal": 0, "coronal": 1, "axial": 2}  # axis in (right, front, head)
 _NIFTI_2_HEADER = 540  # its first four bytes; those of NIfTI-1 are 348
 
 
 @dataclass(frozen=True)
 class Volume:
-    """One series."""
+    """The first volume of a file."""
 
     values: np.ndarray[Any, Any]  # (right, front, head)
     limits: Window | None  # see `Numbers`
@@ -83,9 +83,7 @@ def open_volume(data: bytes) -> Volume:
     return Volume(values, limits, (low, high) if low < high else None, int(np.prod(shape[3:], initial=1)))
 
 
-BY_FILE = (
-    "are of a file that counts as a subject of its own, because its path names no person (sub-01, or a folder for each)"
-)
+BY_FILE = "of the images are from files that count as one subject each: no folder or sub-01 in the path names a person"
 _BIDS = re.compile(r"(?:^|[/_])(sub-[0-9A-Za-z]+)(?=[/_.]|$)")
 
 
@@ -93,27 +91,27 @@ def find_tree(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source 
     """Recognise a tree with at least one NIfTI file."""
     if not any(_is_nifti(path) for path in all_files(tree)):
         if choices.slices is not None or choices.every is not None:
-            raise PackingError(f"--slices and --every are for NIfTI volumes, and {tree.name} has none.")
+            raise PackingError(f"--slices and --every are for NIfTI volumes, but {tree.name} has none.")
         return None
     with extras(_WHAT):
         import nibabel  # noqa: F401  # say now if it is missing
     axis, every = choices.slices, choices.every
     if axis is None:
         raise ChoiceNeeded(
-            f"{tree.name} holds volumes, and images are flat: name the axis along which they are cut, axial, coronal "
-            "or sagittal. One slice of each is taken, the middle one, or with --every 5 every fifth.",
+            f"{tree.name} contains volumes, which must be cut into slices: name the axis, axial, coronal or sagittal. "
+            "Only the middle slice of each volume is used, or with --every 5 every fifth slice.",
             ["--slices axial"],
         )
     if every is not None and subjects is False:
         raise PackingError(
-            "--every takes several slices of one person, and the account protects single records: leave it out, which "
-            "takes the middle one, or use an account whose unit is the subject."
+            "--every takes several slices of one person, but the account protects single records. Leave --every out to "
+            "take only the middle slice, or use an account whose unit is the subject."
         )
     base, note = base_of(tree, choices, subjects=False, holds=lambda at: any(map(_is_nifti, tree.files(at))))
     if not folders(tree, base):
         raise PackingError(
-            f"The volumes of {tree.name} are in no class folders: put them into one folder for each class. A table of "
-            "labels is not read for volumes."
+            f"The volumes of {tree.name} are not in class folders: put them into one folder for each class. A table "
+            "cannot label volumes."
         )
     for name in folders(tree, base):
         require_no_masks(tree, below(base, name), frozenset(SUFFIXES))
@@ -124,7 +122,7 @@ def find_tree(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source 
             folder, _, inside = path.removeprefix(f"{base}/" if base else "").partition("/")
             label = unicodedata.normalize("NFC", folder)
             if suffix_of(path) in image_suffixes():
-                raise PackingError(f"{tree.name} holds volumes and other images ({path}): push them as two datasets.")
+                raise PackingError(f"{tree.name} has volumes and other images ({path}): push them as two datasets.")
             if not _is_nifti(path):
                 tally.left_out[OTHER] += 1
                 tally.suffixes.add(suffix_of(path) or path.rpartition("/")[2])
@@ -139,9 +137,9 @@ def find_tree(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source 
             owner = named or path
             if subjects is False and owner in known:
                 raise PackingError(
-                    "Several volumes are of one person by their paths, and the account protects single records. Use an "
-                    f"account whose unit is the subject and state how many there are (--subjects-at-most): "
-                    f"{OPEN_BY_SUBJECT}"
+                    "By their paths, several volumes are of one person, but the account protects single records. Use "
+                    "an account whose unit is the subject, and state an upper limit on the subjects "
+                    f"(--subjects-at-most): {OPEN_BY_SUBJECT}"
                 )
             known.add(owner)
             try:
@@ -152,7 +150,7 @@ def find_tree(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source 
             count = volume.values.shape[_ACROSS[axis]]
             first, step = (count // 2, max(count, 1)) if every is None else ((count - 1) % every // 2, every)
             numbers = range(first, count, step)
-            tally.notes["are of the first volume of a file that has several"] += len(numbers) * (volume.volumes > 1)
+            tally.notes["of the images are from the first of several volumes"] += len(numbers) * (volume.volumes > 1)
             tally.notes[BY_FILE] += len(numbers) * (bool(subjects) and not named)
             for number in numbers:
                 shown = f"{path} slice {number + 1}"

@@ -51,8 +51,8 @@ def _source(tree: Tree, name: str, files: list[str], choices: Choices, subjects:
     for file in taken[1:]:
         if _columns_of(tree, file, choices, subjects=subjects) != columns:
             raise PackingError(
-                f"{taken[0]} and {file} are of one part, and their columns or the names of their classes differ: push "
-                "them as datasets of their own."
+                f"{taken[0]} and {file} belong to one part, but their columns or class names differ: push them as "
+                "separate datasets."
             )
     image_column, label_column, subject_column, names = columns
     labels, classes = _labels_of(tree, taken, label_column, names, choices)
@@ -109,7 +109,7 @@ def _one(file: str, types: Mapping[str, str], stated: str | None, known: list[st
     found = [stated] if stated is not None else known
     if len(found) != 1:
         raise ChoiceNeeded(
-            f"Nothing says which column of {file} holds the {what}. Its columns are "
+            f"It is unclear which column of {file} contains the {what}. The columns are "
             f"{', '.join(f'{name} ({kind})' for name, kind in types.items())}.",
             [f"{flag} NAME"],
         )
@@ -129,7 +129,7 @@ def _labels_of(
         contents = read_columns(Table(files[0], ("row", "labels"), rows), here, lambda _: True, subjects=False)
         return tuple(row.label for row in contents.rows), contents.classes
     if choices.attribute:
-        raise PackingError("--attribute is for labels in several columns, or for several labels of an image.")
+        raise PackingError("Leave --attribute out: each image of this table has only one label.")
     absent = "" if any(isinstance(value, str) for value in values) else -1
     values = [absent if value is None else int(value) if isinstance(value, bool) else value for value in values]
     return read_labels(values, len(values), files[0], choices, names)
@@ -169,5 +169,5 @@ def _opened(tree: Tree, file: str) -> Iterator[tuple[Any, Callable[[list[str]], 
 def _image(value: object) -> bytes:
     content = value.get("bytes") if isinstance(value, dict) else value
     if not isinstance(content, bytes):
-        raise Unreadable("the table holds only its path, and not the image")
+        raise Unreadable("the table contains only the path of the image, not the image")
     return content

@@ -49,8 +49,8 @@ def find(path: Path, choices: Choices, subjects: bool) -> Source | None:
     has_subjects = any(subject is not None for _, subject, _, _ in samples)
     if subjects and not has_subjects:
         raise PackingError(
-            f"{name} has no subject ids, and the account protects all records of a subject together: "
-            "give every record a .json with its label and its subject."
+            f"{name} has no subject ids, but the account protects all records of a subject together: give every record "
+            "a .json with its label and its subject."
         )
     names: tuple[str, ...] = ()
     for tree in trees:

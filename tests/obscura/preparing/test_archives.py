@@ -43,7 +43,7 @@ def test_an_archive_is_a_folder(tmp_path, name):
 @pytest.mark.parametrize("name", ["x.zip", "x.tar"])
 @pytest.mark.parametrize("member", ["/etc/1.png", "a/../../1.png", "C:/1.png"])
 def test_names_that_lead_out_are_refused(tmp_path, name, member):
-    with pytest.raises(PackingError, match="outside of itself"):
+    with pytest.raises(PackingError, match="leads out of it"):
         open_archive(packed(tmp_path, name, {member: b"one"}))
 
 

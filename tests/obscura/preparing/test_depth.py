@@ -169,7 +169,7 @@ def test_the_question_names_no_number_of_the_images(tmp_path):
 @pytest.mark.parametrize(
     ("files", "scale", "says"),
     [
-        ([deep_png(np.dstack([RAMP] * 3))] * 2, Scale(depth=12), "eight bits a channel first"),
+        ([deep_png(np.dstack([RAMP] * 3))] * 2, Scale(depth=12), "eight bits per channel first"),
         ([tiff(np.full((SIDE, SIDE), np.nan, "f4"), 1, 3)] * 2, Scale(window=(0, 1)), "not numbers"),
     ],
 )

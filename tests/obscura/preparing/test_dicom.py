@@ -201,7 +201,7 @@ def test_public_files_may_be_of_one_person_and_a_class_without_pixels_is_lost(tm
 @pytest.mark.parametrize(("value", "warned"), [("NO", False), ("YES", True), (None, True)])
 def test_burnt_in_text_is_warned_of(tmp_path, value, warned):
     package = prepare(two_by_two(tmp_path, BurnedInAnnotation=value), subjects=True)
-    assert ("4 may show text" in package.summary) == warned
+    assert ("4 of the images may show text" in package.summary) == warned
 
 
 OBJECTS = {
@@ -281,12 +281,12 @@ def test_a_table_does_not_hide_that_images_are_of_one_person(tmp_path):
     Image.fromarray((RAMP // 16).astype(np.uint8)).save(root / "all" / "IM3.png")
     (root / "all" / "IM3.dcm").unlink()
     (root / "labels.csv").write_text((root / "labels.csv").read_text().replace("IM3.dcm", "IM3.png"))
-    assert_refused(root, r"Nothing says whose all/IM3\.png is", Choices(labels=root / "labels.csv"), subjects=True)
+    assert_refused(root, r"all/IM3\.png is not a DICOM file", Choices(labels=root / "labels.csv"), subjects=True)
 
 
 @pytest.mark.parametrize(("study", "remarked"), [("1.2.3", True), ("1.2.3.{n}", False), ("", False)])
 def test_slices_of_one_study_without_a_subject_are_remarked_upon(tmp_path, study, remarked):
     tags = {f"{'ab'[n % 2]}/{n}.dcm": {"PatientID": "", "StudyInstanceUID": study.format(n=n)} for n in range(4)}
     root = write(tmp_path / "d", tags)
-    assert ("3 have no subject and the StudyInstanceUID of another" in prepare(root).summary) is remarked
+    assert ("3 of the images have no subject, but share a StudyInstanceUID" in prepare(root).summary) is remarked
     assert "StudyInstanceUID" not in prepare(root, subjects=None).summary

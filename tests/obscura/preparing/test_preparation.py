@@ -84,7 +84,7 @@ def owners_in(body: bytes) -> Counter[tuple[str, str]]:
 
 
 def test_folders_of_subjects_are_numbered_and_their_names_stay(people):
-    with pytest.raises(ChoiceNeeded, match="may name one person: 'Zoe"):
+    with pytest.raises(ChoiceNeeded, match="may be the same person: 'Zoe"):
         prepare(people, subjects=True)
     package = prepare(people, JOINED, subjects=True)
     assert (package.private_records, package.private_subjects, package.classes) == (7, 3, ("cat", "dog"))
@@ -106,7 +106,7 @@ def test_numbers_are_in_no_order(people):
 def test_what_the_account_has_no_use_for_is_refused_before_anything_is_sent(people, tmp_path):
     assert_refused(people, "the account protects single records")
     (people / "dog" / "loose.png").write_bytes((people / "dog" / "carl" / "CANARY-0.png").read_bytes())
-    assert_refused(people, "outside of the folders of subjects", subjects=True)
+    assert_refused(people, "outside the folders of subjects", subjects=True)
     arrays = {"images": np.zeros((4, 8, 8), np.uint8), "labels": np.arange(4) % 2}
     np.savez(tmp_path / "without.npz", **arrays)
     np.savez(tmp_path / "with.npz", **arrays, subjects=np.array(["a", "b", "a", "c"]))
@@ -149,7 +149,7 @@ def animals(tmp_path: Path) -> Path:
 def test_stated_classes_of_a_folder_may_be_more_than_it_has_and_not_fewer(animals):
     for place in (animals, Arrays(np.zeros((2, 8, 8), np.uint8), ["dog", "cat"])):
         assert prepare(place, Choices(classes=["dog", "cat", "eel"])).classes == ("dog", "cat", "eel")
-        assert_refused(place, r"--classes does not name every class that there is: dog\.", Choices(classes=["cat"]))
+        assert_refused(place, r"--classes lacks classes of the data: dog\.", Choices(classes=["cat"]))
 
 
 def test_labels_that_are_numbers_get_the_stated_names_in_order(tmp_path):
@@ -158,7 +158,7 @@ def test_labels_that_are_numbers_get_the_stated_names_in_order(tmp_path):
     stated = Choices(classes=["cat", "dog", "eel"])
     for place in (tmp_path / "a.npz", Arrays(images, labels)):
         assert prepare(place, stated).classes == ("cat", "dog", "eel")
-        assert_refused(place, "labels beyond these", Choices(classes=["cat"]))
+        assert_refused(place, "1 classes, but there are more", Choices(classes=["cat"]))
     resized = prepare(tmp_path / "a.npz", Choices(classes=["cat", "dog", "eel"], size=16))
     body = b"".join(resized.open())
     assert b"cat/0000000.png" in body
@@ -207,10 +207,10 @@ def test_a_size_can_be_chosen(images):
     [
         (GREY.astype(float), [0, 1, 0, 1], None, "scale them"),
         (GREY[0], [0], None, "of shape"),
-        (GREY, [0, 1], None, "as many labels"),
-        (GREY, [-1, 1, 0, 1], None, "begin at 0"),
-        (GREY, [0, 1, 0, 1], ["ann"], "1 subjects"),
-        (GREY[:0], [], None, "numbers or names"),
+        (GREY, [0, 1], None, "one label for each"),
+        (GREY, [-1, 1, 0, 1], None, "numbers from 0"),
+        (GREY, [0, 1, 0, 1], ["ann"], "1 subject ids"),
+        (GREY[:0], [], None, "integers or names"),
     ],
 )
 def test_what_does_not_fit_is_named(images, labels, subjects, said):
@@ -237,13 +237,13 @@ def test_a_motley_folder_goes_in_as_it_is(motley):
 def test_the_line_says_what_was_done_to_how_many(motley):
     package = prepare(motley, Choices(size="48"))
     assert package.summary == (
-        "13 images: 2 cropped to 48 x 48, 1 laid on white, 1 turned upright by their EXIF, 1 turned to colour, "
-        "1 brought to 8 bits, 1 turned from CMYK to RGB, 1 cut down to their first frame; "
-        "left out 4 hidden or system files, 1 other file (.txt) and 1 empty class folder."
+        "13 images: 2 cropped to 48 x 48, 1 put on a white background, 1 turned upright by their EXIF "
+        "orientation, 1 turned to colour, 1 brought to 8 bits, 1 turned from CMYK to RGB, 1 cut down to their first "
+        "frame; left out 4 hidden or system files, 1 other file (.txt) and 1 empty class folder."
     )
     package = prepare(motley, Choices(size="24x48", grey=True))
     assert package.channels == 1
-    assert "13 cropped to 24 x 48, 1 laid on white" in package.summary
+    assert "13 cropped to 24 x 48, 1 put on a white background" in package.summary
     assert "12 turned to grey" in package.summary
 
 

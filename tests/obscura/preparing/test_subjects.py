@@ -65,9 +65,9 @@ def test_ids_come_from_standard_input(monkeypatch):
     [
         (b"", "holds no subject ids"),
         (b"subject\n", "holds no subject ids"),
-        (b"0010,0012\n", "2 columns, and its first line does not name the column"),
+        (b"0010,0012\n", "2 columns, but its first line does not identify the column"),
         (b"0010;0012\n0013;\n", "2 columns"),
-        (b"subject;reason\n;moved\n0010;\n", "Line 2 of list.csv has other cells"),
+        (b"subject;reason\n;moved\n0010;\n", "Line 2 of list.csv has values, but none"),
         ("Müller\n".encode("latin-1"), "Save it as UTF-8"),
         (b"0010\n\0", "NUL"),
         (b"PK\x03\x04", "workbook"),
@@ -135,11 +135,11 @@ def test_other_columns_are_not_remarked_upon(tmp_path, head, cells):
 def test_the_screen_shows_how_many_subjects_there_are_and_where_their_ids_come_from(tmp_path):
     package = prepare(of_records(tmp_path, "patient", "P7", "P7", "P8", "P9"), Choices(labels="t.csv"), subjects=True)
     lines = [*screen(package, at_most=10, subjects_at_most=5, private=True)]
-    assert "Stays here: 3 subjects; their ids come from the column 'patient' of t.csv, such as 'P7'." in lines
+    assert "Stays here: 3 subjects; their ids, such as 'P7', come from the column 'patient' of t.csv." in lines
     root = images(tmp_path / "folders", "sick, old/anna/1.png", "well/bert/2.png")
     lines = [*screen(prepare(root, subjects=True), at_most=10, subjects_at_most=5, private=True)]
     assert lines[1] == 'Stays here: images by class: "sick, old" 1, "well" 1.'
-    assert lines[2].endswith("from the names of the folders inside the class folders, such as 'anna'.")
+    assert lines[2].endswith("their ids, such as 'anna', come from the names of the folders inside the class folders.")
     assert 'classes "sick, old", "well"; images' in lines[-1]
 
 

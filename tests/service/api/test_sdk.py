@@ -238,7 +238,7 @@ def test_a_folder_goes_in_as_it_is_and_is_declared_as_stated(served, client, mot
     dataset = client.datasets.push(motley, account_id=account_id, at_most=2000, say=said.append)
     assert (dataset.state, dataset.name, dataset.visibility) == ("ready", "motley", "private")
     assert (dataset.height, dataset.width, dataset.channels, dataset.classes) == (32, 32, 3, ["cat", "dog"])
-    assert said[0].startswith("13 images: 2 cropped to 32 x 32, 11 scaled to 32 x 32, 1 laid on white, ")
+    assert said[0].startswith("13 images: 2 cropped to 32 x 32, 11 scaled to 32 x 32, 1 put on a white background, ")
     assert said[1] == 'Stays here: images by class: "cat" 7, "dog" 6.'
     assert said[-1].startswith('Declaring, and thereby making public: classes "cat", "dog";')
     assert said[-1].endswith("at most 2000 records, each protected by itself.")

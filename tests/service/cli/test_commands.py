@@ -55,7 +55,7 @@ def test_pushing_tells_what_becomes_public(shell, account, tmp_path):
     facts = {"state": "ready", "format": "zip", "classes": ["cat", "dog"], "records_declared": 250}
     assert pushed.json.items() >= {**facts, "width": 32, "height": 32, "channels": 3}.items()
     assert 'making public: classes "cat", "dog"; images 32 x 32 x 3' in pushed.err
-    assert "7 images: 7 cropped to 32 x 32, 1 laid on white" in pushed.err
+    assert "7 images: 7 cropped to 32 x 32, 1 put on a white background" in pushed.err
     files = {"images-idx3-ubyte": idx_file(np.zeros((4, 8, 12), np.uint8), 0x803)}
     files["labels-idx1-ubyte"] = idx_file(np.array([0, 1, 0, 1], np.uint8), 0x801)
     idx = write_files(tmp_path / "idx", {f"train-{name}": content for name, content in files.items()})

@@ -150,7 +150,7 @@ def test_revoking_a_key_says_what_it_has_made_and_takes_that_along(shell):
     shown = shell("keys", "list").out
     assert all(each in shown for each in ("first admin", reader["id"], "last_used", "expires"))
     revoked = shell("keys", "revoke", made["id"], "--json")
-    assert f"Created with it: reader ({reader['id']}), read." in revoked.err
+    assert f"Created with this key: reader ({reader['id']}), read." in revoked.err
     assert revoked.json["others_revoked"] == 1
     shell("datasets", "list", OBSCURA_TOKEN=reader["token"], code=4)
 

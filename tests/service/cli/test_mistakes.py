@@ -160,7 +160,7 @@ def test_doctor_asks_the_storage_whose_it_is_and_whether_it_takes_anything(shell
 
     assert said().startswith("missing")
     (copied / "installation").write_text(f"ins_{'a' * 20}\n", "ascii")
-    assert re.fullmatch(r"bad +storage: the data folder is of installation ins_a+, and the database of ins_\w+", said())
+    assert re.fullmatch(r"bad +storage: .* belongs to installation ins_a+, but the database to ins_\w+", said())
     assert [path.name for path in copied.rglob("*trial*")] == []
     elsewhere = said(OBSCURA_STORAGE="ftp://elsewhere")
     assert re.match(r"bad +storage: ftp://elsewhere cannot be read and written to: .*folder, s3", elsewhere)

@@ -105,5 +105,5 @@ def test_webdataset_in_shards_of_parts(tmp_path, generator):
         shutil.copy(path, shards / f"{name}.tar")
     package = prepare(shards)
     assert (package.classes, package.private_records) == (PLAIN, 2 * COUNT)
-    assert package.summary.startswith("WebDataset, train (not test; --split chooses)")
+    assert package.summary.startswith("WebDataset, train (not test; choose with --split)")
     assert prepare(shards, Choices(split="test")).private_records == COUNT

@@ -35,7 +35,7 @@ def test_where_they_lie(tmp_path, inside, packed):
     write_pair(tmp_path / inside, "t10k", images[:12], packed=packed)
     package = prepare(tmp_path)
     assert (package.format, package.private_records, package.classes) == ("idx", 20, tuple("0123456789"))
-    assert package.summary == "IDX files, train (not t10k; --split chooses): 20 images, as they are."
+    assert package.summary == "IDX files, train (not t10k; choose with --split): 20 images, as they are."
     assert prepare(tmp_path, Choices(split="t10k")).private_records == 12
 
 
@@ -70,7 +70,7 @@ def test_headers_that_promise_too_much(tmp_path, header):
     (tmp_path / "train-images-idx3-ubyte").write_bytes(struct.pack(">4I", *header))
     if header[1] != 12:
         (tmp_path / "train-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, header[1]) + bytes(11))
-    assert_refused(tmp_path, "more than can be")
+    assert_refused(tmp_path, "too large")
 
 
 # --- NIfTI ------------------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def test_paths_say_whose_they_are(tmp_path):
     package = prepare(root, Choices(slices="coronal"), subjects=True)
     assert (package.private_records, package.private_subjects) == (5, 3)
     alone = prepare(volumes(tmp_path / "alone", "sick/a.nii", "ok/b.nii"), Choices(slices="axial"), subjects=True)
-    assert "counts as a subject of its own" in alone.summary
+    assert "count as one subject each" in alone.summary
     assert_refused(root, "unit is the subject", Choices(slices="coronal"))
 
 
