@@ -19,8 +19,15 @@ from obscura.cli.console import CliError, Exit, Output, reporting
 from obscura.client import AuthError, Client
 from obscura.client.local_service import START_SECONDS_MAX
 from obscura.client.transport import is_here
-from obscura.occupant import address_of, admin_key_path, is_occupied, is_own, read_admin_key
-from obscura.private_files import make_private, replace_file
+from obscura.private_files import (
+    address_of,
+    admin_key_path,
+    is_occupied,
+    is_own,
+    make_private,
+    read_admin_key,
+    replace_file,
+)
 from obscura.wire.schemas import DatasetRecord
 
 Shown = BaseModel | dict[str, Any] | Iterable[BaseModel] | None  # the result of a command

@@ -15,8 +15,8 @@ from obscura.cli.connection import Dataset, Shown, Yes, add_command, command, fi
 from obscura.cli.console import CliError, Exit, Output, confirm
 from obscura.client import Client
 from obscura.client.progress import preparation_progress
+from obscura.errors import some
 from obscura.preparing import Choices
-from obscura.preparing.errors import some
 from obscura.preparing.subjects import require_plain_ids
 from obscura.preparing.tables import read_ids
 from obscura.wire.uploads import SubjectId

@@ -20,9 +20,9 @@ from obscura.client.local_service import *
 from obscura.client.resources import *
 from obscura.errors import *
 from obscura.extras import MissingExtra
-from obscura.preparing import Arrays, BrokenImages, ChoiceNeeded, MoreThanStated, PackingError
+from obscura.preparing import Arrays
 
-__all__ = ["Arrays", "BrokenImages", "ChoiceNeeded", "MissingExtra", "MoreThanStated", "PackingError"]
+__all__ = ["Arrays", "MissingExtra"]
 __all__ += async_resources.__all__
 __all__ += client.__all__
 __all__ += contents.__all__

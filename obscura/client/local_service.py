@@ -16,8 +16,7 @@ from obscura.client.client import AsyncClient, Client
 from obscura.client.transport import RETRY_STATUSES
 from obscura.errors import ApiError, ConnectionFailed, ObscuraClientError
 from obscura.extras import SERVER, WORKER, MissingExtra, is_installed
-from obscura.occupant import NotOwned, address_of, is_occupied, is_own, read_admin_key
-from obscura.private_files import make_private_folder
+from obscura.private_files import NotOwned, address_of, is_occupied, is_own, make_private_folder, read_admin_key
 
 __all__ = ["LocalClient", "ServiceFailed", "connect", "connect_async", "local", "local_async"]
 

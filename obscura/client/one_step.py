@@ -20,9 +20,8 @@ from obscura.client.datasets import default_name, require_statements
 from obscura.client.progress import preparation_progress
 from obscura.client.resources import Account, Dataset
 from obscura.errors import BudgetError
-from obscura.occupant import is_own
 from obscura.preparing import Arrays, Choices, Package, PackingError, prepare
-from obscura.private_files import replace_file
+from obscura.private_files import is_own, replace_file
 from obscura.stopping import go_on
 from obscura.wire.budgets import DELTA_USUAL_MOST
 from obscura.wire.schemas import DatasetRecord

@@ -7,8 +7,8 @@ package = prepare(Path("images"), Choices(size="64"))
 print(package.summary)
 """
 
+from obscura.errors import BrokenImages, ChoiceNeeded, MoreThanStated, PackingError
 from obscura.preparing.choices import Choices
-from obscura.preparing.errors import BrokenImages, ChoiceNeeded, MoreThanStated, PackingError
 from obscura.preparing.layouts.arrays import Arrays
 from obscura.preparing.package import Package
 from obscura.preparing.preparation import prepare

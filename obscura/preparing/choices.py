@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
+from obscura.errors import PackingError
 from obscura.preparing.depth import Scale, read_scale
-from obscura.preparing.errors import PackingError
 from obscura.preparing.tables import BOMS, read_lines, read_renames
 
 SIDE_MIN, SIDE_MAX = 8, 256  # side of the images that generators are designed for

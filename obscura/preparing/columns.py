@@ -9,8 +9,8 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from obscura.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.choices import Choices
-from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.labels import is_missing, label_text, list_separator
 from obscura.preparing.subjects import refuse_owned, require_plain_ids
 from obscura.preparing.tables import SEVERAL, Table, usual_columns

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable
+from obscura.errors import ChoiceNeeded, PackingError, Unreadable
 
 BITS_MIN, BITS_MAX = 9, 32
 Window = tuple[float, float]  # the numbers that become black and white

@@ -14,10 +14,10 @@ from warnings import catch_warnings
 
 import numpy as np
 
+from obscura.errors import PackingError, Unreadable
 from obscura.extras import extras
 from obscura.preparing.choices import NO_TAG
 from obscura.preparing.depth import Numbers, Window
-from obscura.preparing.errors import PackingError, Unreadable
 from obscura.preparing.sources import PIXELS_MAX, Pixels
 
 if TYPE_CHECKING:

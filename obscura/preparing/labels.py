@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from obscura.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.choices import Choices
-from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.wire.uploads import MISSING, without_marks
 
 # Spellings of missing values. Many collections use "unknown" and "other" as classes.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy_format
 
-from obscura.preparing.errors import MoreThanStated
+from obscura.errors import MoreThanStated
 from obscura.wire.formats import UploadFormat
 
 CHUNK_BYTES = 1 << 20

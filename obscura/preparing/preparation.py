@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from obscura.errors import PackingError, Unreadable, some
 from obscura.preparing.choices import Choices, fits
-from obscura.preparing.errors import PackingError, Unreadable, some
 from obscura.preparing.images import Target, prepare_image
 from obscura.preparing.labels import require_named, require_stated
 from obscura.preparing.layouts import find_source

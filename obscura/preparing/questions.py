@@ -11,7 +11,7 @@ import statistics
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from obscura.preparing.errors import ChoiceNeeded, PackingError, some
+from obscura.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.labels import is_missing, list_separator
 from obscura.wire.meanings import identifiers_in, is_part, is_scale, masks_among, why_personal
 

@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from obscura.errors import PackingError, Unreadable
 from obscura.preparing.depth import Numbers
-from obscura.preparing.errors import PackingError, Unreadable
 from obscura.preparing.package import Package
 from obscura.wire.uploads import SubjectId
 

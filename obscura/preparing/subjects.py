@@ -10,7 +10,7 @@ import secrets
 import unicodedata
 from collections.abc import Iterable, Mapping
 
-from obscura.preparing.errors import ChoiceNeeded, PackingError, some
+from obscura.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.questions import folded, look_alike
 from obscura.wire.uploads import KEY_CHECK_CHARACTERS, Refused, SubjectId, canonical, is_nobody
 

@@ -16,9 +16,9 @@ from itertools import islice
 
 import numpy as np
 
+from obscura.errors import NAMES_SHOWN_MAX, BrokenImages, PackingError, Unreadable, some
 from obscura.preparing.choices import SIDE_USUAL, Choices, fits
 from obscura.preparing.depth import Depths
-from obscura.preparing.errors import NAMES_SHOWN_MAX, BrokenImages, PackingError, Unreadable, some
 from obscura.preparing.images import Look, look
 from obscura.preparing.package import Package
 from obscura.preparing.sources import Record, Source, Tally

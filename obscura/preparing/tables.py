@@ -18,8 +18,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Literal
 
-from obscura.image_types import image_suffixes
-from obscura.preparing.errors import ChoiceNeeded, PackingError
+from obscura.errors import ChoiceNeeded, PackingError
+from obscura.image_types import IMAGE_SUFFIXES
 from obscura.wire.uploads import SubjectId
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")  # suffixes of files that can only be tables
@@ -38,6 +38,7 @@ _NO_TABLES = {
     b"<": "a web page or XML, not a table: the download failed, or it is another kind of file",
     b"%PDF": "a PDF: write the labels into a CSV",
 }
+_IMAGES = tuple(IMAGE_SUFFIXES)
 _DELIMITERS = ("\t", ";", ",", "|", " ")
 
 
@@ -229,7 +230,7 @@ def _of_document(name: str, text: str) -> Table:
         raise PackingError(f"{name} is not JSON: {error}.") from None
     if isinstance(document, list):
         return _of_objects(name, document)
-    if isinstance(document, dict) and document and all(map(_is_image, document)):
+    if isinstance(document, dict) and document and all(cell.lower().endswith(_IMAGES) for cell in document):
         return Table(name, ("file", "label"), [(file, _json_text(label)) for file, label in document.items()])
     try:
         called = {each["id"]: str(each["name"]) for each in document["categories"]}
@@ -279,7 +280,7 @@ def _of_delimited(name: str, text: str, delimiter: str) -> Table:
             break
         rows = rows[1:]
     head = [cell.strip() for cell in rows[0][1]]
-    named = not any(_is_image(cell) for cell in head)
+    named = not any(cell.lower().endswith(_IMAGES) for cell in head)
     columns = tuple(head if named else map(str, range(1, len(head) + 1)))
     twice = next((column for column in columns if column and columns.count(column) > 1), None)
     if twice is not None:
@@ -311,10 +312,6 @@ def _delimiter(lines: Sequence[str], delimiters: Sequence[str]) -> str:
         if score > most:
             best, most = delimiter, score
     return best
-
-
-def _is_image(cell: str) -> bool:
-    return cell.lower().endswith(tuple(image_suffixes()))
 
 
 _SUFFIX = r"(?:ids?|no|nr|num|number|nummer|code|key|name|(?:instance)?uid|identifier)"

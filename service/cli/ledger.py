@@ -104,7 +104,7 @@ def accept(
     request, and the other admin approves it with the same command. After the last account, the installation is
     unlocked. Exit codes: 0 recorded, 1 another admin must approve or accounts remain, 2 rejected.
     """
-    from obscura.occupant import read_admin_key
+    from obscura.private_files import read_admin_key
     from service.backups import accepting
 
     with open_database(context, as_json) as (settings, factory, output):

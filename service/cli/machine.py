@@ -23,7 +23,7 @@ from obscura.cli.console import CliError, Exit, reporting
 from obscura.cli.server_side import Finding
 from obscura.client.local_service import running_at
 from obscura.extras import WORKER, MissingExtra
-from obscura.occupant import is_occupied
+from obscura.private_files import is_occupied
 from service.cli.ledger import open_database
 from service.settings import Settings
 

@@ -27,8 +27,7 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from obscura.cli.console import CliError, Exit, Output
-from obscura.occupant import address_of, announced, occupied
-from obscura.private_files import keep_new_files_private, make_private_folder
+from obscura.private_files import address_of, announced, keep_new_files_private, make_private_folder, occupied
 from service.api.deps import Service
 from service.cli.ledger import explained
 from service.dashboard.sign_in import LINK_SECONDS

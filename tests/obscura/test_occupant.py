@@ -3,12 +3,12 @@
 import subprocess
 import sys
 
-from obscura.occupant import address_of, announced, is_occupied, occupied
+from obscura.private_files import address_of, announced, is_occupied, occupied
 
 URL = "http://127.0.0.1:8420"
 HOLD = (
     "import pathlib, sys\n"
-    "from obscura.occupant import announced, occupied\n"
+    "from obscura.private_files import announced, occupied\n"
     "folder = pathlib.Path(sys.argv[1])\n"
     f"with occupied(folder) as held, announced(folder, {URL!r}):\n"
     "    print(held, flush=True)\n"

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 import obscura
 from obscura.cli.app import app
-from obscura.occupant import NotOwned, occupied
+from obscura.private_files import NotOwned, occupied
 from tests.obscura.client.canned import Canned, empty_service
 
 STRANGER = 65_534

@@ -77,10 +77,15 @@ def classifier_task(run: Run, config: DpClassifierConfig, classifier: PrivateCla
         records = units.records(drawn, coins)
         return features(records), labels_of(labels, records)
 
-    def anchor_rows(stream: torch.Generator) -> tuple[Tensor, Tensor]:
-        return anchors, torch.randint(len(facts.classes), (len(anchors),), generator=stream)
-
-    return Task(classifier.head, losses, rows, anchor_rows, units.count, units.rows_each, ema=config.ema)
+    return Task(
+        classifier.head,
+        losses,
+        rows,
+        lambda stream: (anchors, torch.randint(len(facts.classes), (len(anchors),), generator=stream)),
+        units.count,
+        units.rows_each,
+        ema=config.ema,
+    )
 
 
 def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:

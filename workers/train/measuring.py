@@ -88,16 +88,6 @@ class Measured:
     seen: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True)
-class Drawn(Images):
-    """Synthetic images as classifiers see them.
-
-    `whole` has the first of them at full size, (m, c, h, w) uint8: as many as are compared or shown.
-    """
-
-    whole: torch.Tensor
-
-
 def measure_generator(
     directory: Path,
     public: Images,
@@ -149,7 +139,7 @@ def measure_generator(
     few = request.count * test.images[0].numel() * len(generators) <= _BYTES_TOGETHER
     for which, generator in generators.items():
         generator.to(device)
-        synthetic = drawn_images(generator, request, progress)
+        synthetic, whole = drawn_images(generator, request, progress)
         wanted += [(which, kind, synthetic, test) for kind in CLASSIFIER_KINDS]
         if which == "final" or not few:
             wanted.sort(key=lambda each: -_learning_seconds(each[1], len(each[2].labels)))  # longest first
@@ -167,7 +157,7 @@ def measure_generator(
         warm_start_only=accuracy.get("warm_start"),
         confusion=found["final", "cnn"].confusion,
         real=reference if real is None else real.accuracy,
-        similarity=measure_similarity(synthetic.whole, public.images, extractor, seed=request.seed, look=compared),
+        similarity=measure_similarity(whole, public.images, extractor, seed=request.seed, look=compared),
         seen=None if test.images.shape == public.images.shape else (test.images.shape[2], test.images.shape[3]),
     )
 
@@ -184,8 +174,15 @@ def measure_classifier(directory: Path, test: Images, *, device: torch.device, p
     return Measured({"classifier": utility.accuracy}, balanced, None, utility.confusion)
 
 
-def drawn_images(generator: ReleasedGenerator, request: SampleRequest, progress: Progress) -> Drawn:
-    """Generate the requested images in memory. If classifiers see reduced images, keep IMAGES_MAX at full size."""
+def drawn_images(
+    generator: ReleasedGenerator, request: SampleRequest, progress: Progress
+) -> tuple[Images, torch.Tensor]:
+    """Generate the requested images in memory.
+
+    Returns:
+        The images as classifiers see them, and the first of them at full size, (m, c, h, w) uint8: all, or IMAGES_MAX
+        if classifiers see reduced images.
+    """
     images, whole, drawn = torch.empty(0), torch.empty(0), 0
     for pixels, _ in draw(generator, request, progress):
         part = torch.from_numpy(pixels).permute(0, 3, 1, 2)
@@ -198,7 +195,7 @@ def drawn_images(generator: ReleasedGenerator, request: SampleRequest, progress:
         if whole is not images:
             whole[drawn : drawn + len(part)] = part[: max(len(whole) - drawn, 0)]
         drawn += len(part)
-    return Drawn(images, torch.from_numpy(request.labels), whole)
+    return Images(images, torch.from_numpy(request.labels)), whole
 
 
 def public_images(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> Images:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from obscura.errors import PackingError
 from obscura.preparing.choices import Choices
-from obscura.preparing.errors import PackingError
 from obscura.preparing.folders import class_folders
 from obscura.preparing.labelled import ask_for_table, find_table, labelled_by_table
 from obscura.preparing.layouts import arrays, dicom, idx, nifti, parquet, webdataset

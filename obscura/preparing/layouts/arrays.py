@@ -19,10 +19,10 @@ from typing import IO, Any
 import numpy as np
 from PIL import Image
 
+from obscura.errors import PackingError
 from obscura.preparing.choices import Choices
 from obscura.preparing.columns import NOT_ONE, read_columns
 from obscura.preparing.depth import Numbers
-from obscura.preparing.errors import PackingError
 from obscura.preparing.labels import UNLABELLED, label_text, read_labels, require_stated
 from obscura.preparing.package import Package, file_stream, npy_member, zip_stream
 from obscura.preparing.sources import PIXELS_MAX, Content, Pixels, Record, Source, Tally, choose_part

@@ -14,8 +14,8 @@ from typing import BinaryIO
 
 import numpy as np
 
+from obscura.errors import PackingError
 from obscura.preparing.choices import Choices
-from obscura.preparing.errors import PackingError
 from obscura.preparing.labels import class_numbers
 from obscura.preparing.package import Member, Package, file_stream, zip_stream
 from obscura.preparing.sources import PIXELS_MAX, Pixels, Record, Source, Tally, choose_part
@@ -95,11 +95,10 @@ def _source(images: Path, split: str, title: str, choices: Choices, subjects: bo
     def package() -> Package:
         files = [path for path in (images, labels, owners) if path is not None]
         count = None if ids is None else len(number_subjects(ids))
-
-        def stream() -> Iterator[bytes]:
-            return zip_stream(Member(path.name, path.stat().st_size, file_stream(path)) for path in files)
-
-        return Package("idx", classes, height, width, 1, records, count, stream)
+        return Package(
+            "idx", classes, height, width, 1, records, count,
+            lambda: zip_stream(Member(path.name, path.stat().st_size, file_stream(path)) for path in files),
+        )  # fmt: skip
 
     as_it_is = used == tuple(range(len(used)))
     owned = None if whose is None else f"The file {whose.name}"

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from obscura.errors import ChoiceNeeded, PackingError, Unreadable
 from obscura.extras import extras
-from obscura.image_types import image_suffixes
+from obscura.image_types import IMAGE_SUFFIXES
 from obscura.preparing.choices import Axis, Choices
 from obscura.preparing.depth import Numbers, Window
-from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable
 from obscura.preparing.folders import LOOSE, base_of, require_no_masks
 from obscura.preparing.sources import PIXELS_MAX, Record, Source, Tally, fail
 from obscura.preparing.subjects import OPEN_BY_SUBJECT
@@ -121,7 +121,7 @@ def find_tree(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source 
         for path in all_files(tree, base, tally):
             folder, _, inside = path.removeprefix(f"{base}/" if base else "").partition("/")
             label = unicodedata.normalize("NFC", folder)
-            if suffix_of(path) in image_suffixes():
+            if suffix_of(path) in IMAGE_SUFFIXES:
                 raise PackingError(f"{tree.name} has volumes and other images ({path}): push them as two datasets.")
             if not _is_nifti(path):
                 tally.left_out[OTHER] += 1

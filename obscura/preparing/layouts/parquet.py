@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from obscura.errors import ChoiceNeeded, PackingError, Unreadable
 from obscura.extras import extras
 from obscura.preparing.choices import Choices
 from obscura.preparing.columns import NOT_ONE, read_columns, shared_column
-from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable
 from obscura.preparing.labels import UNLABELLED, label_text, read_labels
 from obscura.preparing.sources import Record, Source, Tally, choose_part, part_in
 from obscura.preparing.tables import SEVERAL, Table, usual_columns

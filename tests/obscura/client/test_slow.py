@@ -11,7 +11,7 @@ from obscura.cli import connection
 from obscura.cli.app import app
 from obscura.client import ApiError, Client, ConnectionFailed, ServiceFailed
 from obscura.client.local_service import LocalService
-from obscura.occupant import announced, occupied
+from obscura.private_files import announced, occupied
 from tests.obscura.client.canned import NOTHING, READY, Answer, answering, command
 from tests.pictures import write_folders
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from obscura.errors import Unreadable
 from obscura.preparing import PackingError
-from obscura.preparing.errors import Unreadable
 from obscura.preparing.trees import FolderTree, TarTree, all_files, open_archive
 from tests.pictures import archive, write_files
 

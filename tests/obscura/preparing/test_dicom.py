@@ -17,12 +17,12 @@ from pydicom.dataset import Dataset
 from pydicom.pixels import apply_color_lut, apply_modality_lut, apply_voi_lut
 from pydicom.uid import DeflatedExplicitVRLittleEndian
 
+from obscura.errors import PackingError, Unreadable
 from obscura.extras import MissingExtra
 from obscura.preparing import BrokenImages, prepare
 from obscura.preparing.choices import Choices
 from obscura.preparing.depth import FORMAT_SCALE, Numbers, Scale, eight_bits
 from obscura.preparing.dicom import frames_of, has_pixels, open_dicom, read_frame, require_reader, tag_text
-from obscura.preparing.errors import PackingError, Unreadable
 from obscura.preparing.images import Target, look, prepare_image
 from tests.obscura.preparing.conftest import CANARIES, assert_refused, dicom_file
 from tests.pictures import write_files

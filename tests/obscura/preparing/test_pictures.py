@@ -10,8 +10,8 @@ import pytest
 from PIL import Image, ImageOps
 
 from benchmarks.intake.builders.images import tiff_of
+from obscura.errors import Unreadable
 from obscura.preparing.depth import FORMAT_SCALE, Scale
-from obscura.preparing.errors import Unreadable
 from obscura.preparing.images import Target, look, prepare_image
 from obscura.preparing.sources import PIXELS_MAX
 from service.ingest.pictures import decode_picture

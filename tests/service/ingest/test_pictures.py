@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from obscura.errors import Unreadable
 from obscura.image_types import CHUNKS_MAX, SCANS_MAX, SEGMENTS_MAX
-from obscura.preparing.errors import Unreadable
 from obscura.preparing.images import Target, look, prepare_image
 from obscura.wire.uploads import Fault, Refused
 from service.ingest.faults import explain

@@ -158,7 +158,7 @@ def forecast(
             save_trained(trained, Path(folder))
             generator = released.load_released(Path(folder))
         request = drawing.SampleRequest(count=count, seed=_SEED, names=classes)
-        drawn = measuring.drawn_images(generator.to(device), request, progress)
+        drawn, whole = measuring.drawn_images(generator.to(device), request, progress)
         own = measuring.public_images(stand_in.images[: len(drawn.labels)], stand_in.labels[: len(drawn.labels)])
         test_images = as_seen(stand_in.test_images)  # once, for both
 
@@ -169,8 +169,8 @@ def forecast(
             return train_and_test("cnn", *pixels, **sizes, look=partial(look, stage))
 
         found, real = learn(MEASURED, drawn), learn(REFERENCE, own)
-        labels, shown = drawn.labels[: len(drawn.whole)], stand_in.classes[:GRID_CLASSES_MAX]
-        rows = torch.cat([drawn.whole[labels == label][:GRID_COLUMNS] for label in range(len(shown))])
+        labels, shown = drawn.labels[: len(whole)], stand_in.classes[:GRID_CLASSES_MAX]
+        rows = torch.cat([whole[labels == label][:GRID_COLUMNS] for label in range(len(shown))])
         grid = draw_grid(rows.float() / 255, shown)
     each = zip(classes, accuracy_by_class(found.confusion), strict=True)
     return Forecast(

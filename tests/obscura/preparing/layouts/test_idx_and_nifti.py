@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from benchmarks.intake.ways import images_of
+from obscura.errors import Unreadable
 from obscura.preparing import BrokenImages, Choices, prepare
 from obscura.preparing.depth import FORMAT_SCALE, Scale, eight_bits
-from obscura.preparing.errors import Unreadable
 from obscura.preparing.layouts.nifti import open_volume
 from tests.obscura.preparing.conftest import assert_refused, flags_asked
 from tests.pictures import idx_file, write_files
