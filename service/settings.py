@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from obscura import occupant
+from obscura.private_files import admin_key_path
 from obscura.wire.schemas import Role
 
 _ORIGIN = re.compile(r"https?://(?:[a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?")
@@ -194,7 +194,7 @@ class Settings(BaseSettings):
 
     @property
     def admin_key_path(self) -> Path:
-        return occupant.admin_key_path(self.data_dir)
+        return admin_key_path(self.data_dir)
 
 
 def _networks(listed: str) -> list[IPv4Network | IPv6Network]:
