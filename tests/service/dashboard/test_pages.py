@@ -298,7 +298,7 @@ def test_images_are_drawn_from_a_form_at_no_cost_and_in_proportions(site, stock)
     assert (sample.count, sample.seed, sample.format.value) == (500, 3, "npz")
     assert site.rung == [1]
     shown = client.get(f"/jobs/{job.id}").text
-    assert_shown(shown, "Free: it generates images from a release", f"{usual} 99, {rare} 1")
+    assert_shown(shown, "Free: the images come from a release", f"{usual} 99, {rare} 1")
     assert f"{usual} 99, {rare} 1" in client.get(page).text
 
 
