@@ -1,4 +1,4 @@
-"""Convert a budget to a number of releases or an amount of noise: pure functions of public parameters."""
+"""Convert a budget to an amount of noise: pure functions of public parameters."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def stddev_for(sensitivity: float, budget_nano: int, count: int = 1) -> float:
     unit_nano = _budget(budget_nano) // count
     if unit_nano < 1:
         raise InvalidParameter("budget_nano", budget_nano, f"{count} releases need at least one nano-unit each")
-    # Quotient, root and product together have a rounding error of 2.8e-16: start just below, so few steps are left.
+    # Quotient, root and product together have a rounding error of 2.8e-16: start just below and take a few steps up.
     continuous = positive_finite("stddev", sensitivity * math.sqrt(NANO / unit_nano)) * (1 - 1e-15)
     while release_nano(GaussianEvent(sensitivity, continuous)) > unit_nano:
         continuous = math.nextafter(continuous, math.inf)

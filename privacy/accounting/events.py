@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from privacy.errors import InvalidParameter
 
 if TYPE_CHECKING:
-    # Imported at first use: it takes seconds.
+    # Imported at first use, because the import takes seconds.
     import dp_accounting
 
 COUNT_MAX = 10**9
@@ -40,9 +40,9 @@ def positive_finite(name: str, value: float) -> float:
 
 def _check_count(value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidParameter("count", value, "the number of releases is an integer")
+        raise InvalidParameter("count", value, "the number of releases must be an integer")
     if not 1 <= value <= COUNT_MAX:
-        raise InvalidParameter("count", value, f"the number of releases is between 1 and {COUNT_MAX}")
+        raise InvalidParameter("count", value, f"the number of releases must be between 1 and {COUNT_MAX}")
 
 
 @dataclasses.dataclass(frozen=True)

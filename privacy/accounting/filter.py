@@ -29,8 +29,8 @@ class Filter:
     Attributes:
         epsilon: the account's limit.
         delta: of the account.
-        rate: d for each unit of mu^2. It falls when the limit is raised and never grows. 0 prices sampled releases as
-            unsampled.
+        rate: d for each unit of mu^2. It falls when the limit is raised and never grows. At rate 0, sampled releases
+            are priced as unsampled.
         base: d beyond rate * mu^2 that spending at higher rates, before the limit was raised, may have used.
         capacity_nano: total nano-units of mu^2.
     """
@@ -44,7 +44,7 @@ class Filter:
     def __post_init__(self) -> None:
         for name, value in (("rate", self.rate), ("base", self.base)):
             if not 0 <= value < math.inf:
-                raise InvalidParameter(name, value, "it is a finite number that is not negative")
+                raise InvalidParameter(name, value, "it must be a finite number that is not negative")
         object.__setattr__(self, "capacity_nano", self.nano_of(self.epsilon))
 
     def cost_nano(self, event: Event) -> int:
@@ -108,7 +108,7 @@ def release_nano(event: Event) -> int:
 
 @functools.lru_cache(maxsize=REMEMBERED, typed=True)
 def open_filter(epsilon: float, delta: float, rate: float | None = None, base: float = 0.0) -> Filter:
-    """Return the filter of a new account, or of one whose rate and base are stored.
+    """Return the filter of a new account, or of an account whose rate and base are stored.
 
     Args:
         epsilon: the account's limit, positive and finite.

@@ -15,13 +15,13 @@ _MARGIN = 1e-9  # Relative margin, towards the weaker statement; the functions b
 def loss_bound(privacy_filter: Filter, nano: int | None = None) -> float:
     """Return the privacy loss that everything published exceeds with probability at most delta.
 
-    Epsilon is not that number: outcomes whose loss is above epsilon are many times as likely as delta (16 times at
-    epsilon 1 and delta 1e-5).
+    Epsilon is not that loss: the probability of outcomes whose loss exceeds epsilon can be many times delta (16 times
+    at epsilon 1 and delta 1e-5).
 
     Args:
         privacy_filter: of the account.
         nano: nano-units of mu^2 that may ever be spent, fixed before anything is published; None is the capacity. The
-            amount spent so far is not valid here, because nothing corrects for the choice of the moment.
+            amount spent so far is not valid here: an attacker who chooses when to look can exceed its bound more often.
 
     Returns:
         The bound b, above the epsilon at delta of the same amount; 0 if nothing may be spent.

@@ -47,7 +47,7 @@ def build_estimator(
         return TopAggSgd(shapes, clip=config.clip, keep=config.keep, **common)
     if config.estimator in ("gep", "bgep"):
         if anchors is None:
-            raise InvalidParameter("estimator", config.estimator, "a basis needs public anchor images")
+            raise InvalidParameter("estimator", config.estimator, "it finds a basis, which needs public anchor images")
         return Gep(
             shapes,
             anchors,

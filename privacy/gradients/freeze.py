@@ -1,8 +1,8 @@
 """Random and ranked freeze ("Differentially Private SGD with Sparse Gradients", 2022, Algorithms 1 and 2).
 
 Each epoch, or each step, has one mask. A frozen coordinate has no gradient before clipping and no noise afterwards.
-Gradual cooling (`privacy.plans.private_steps`) raises the share of frozen coordinates from 0 to its end over the first
-epochs. In the posterior variant, the paper's ablation, frozen coordinates still count towards the clip.
+Gradual cooling (`privacy.plans.private_steps`) raises the share of frozen coordinates from 0 to its final value over
+the first epochs. In the posterior variant, the paper's ablation, frozen coordinates still count towards the clip.
 
 Privacy: a random mask is drawn from public randomness, a ranked one from released gradients. No mask looks at private
 data, so a step's event is that of the estimator on the active coordinates.
@@ -53,7 +53,7 @@ class Freezing:
         schedule: number of frozen coordinates, and number of steps per mask.
         estimator: its coordinates are frozen.
         device: of the estimator's gradients.
-        released_sum: (d,) sum of this period's releases, on the CPU; None: none yet, or not ranked.
+        released_sum: (d,) sum of this period's releases, on the CPU; None before the first one, or if not ranked.
     """
 
     config: StepsConfig

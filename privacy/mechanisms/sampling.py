@@ -20,7 +20,7 @@ def poisson_sample(units: int, probability: float, noise: SecureNoise) -> npt.ND
         noise: a generator of this step alone.
 
     Returns:
-        (batch,) ascending indices, possibly none. PRIVATE, also their number: amplification needs an unknown sample.
+        (batch,) ascending indices, possibly none. PRIVATE, as is their number: amplification needs an unknown sample.
 
     Privacy:
         Each unit is drawn independently with at most `probability` (rounded down to a multiple of 2^-53). So
@@ -31,9 +31,9 @@ def poisson_sample(units: int, probability: float, noise: SecureNoise) -> npt.ND
         InvalidParameter: the probability is not in (0, 1], or the number of units is negative.
     """
     if not 0 < probability <= 1:
-        raise InvalidParameter("probability", probability, "a sampling probability is above 0 and at most 1")
+        raise InvalidParameter("probability", probability, "a sampling probability must be above 0 and at most 1")
     if units < 0:
-        raise InvalidParameter("units", units, "it is negative")
+        raise InvalidParameter("units", units, "the number of units cannot be negative")
     return np.flatnonzero(noise.uniform(units) + 2.0**-53 <= probability)
 
 
