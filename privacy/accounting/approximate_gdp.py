@@ -194,7 +194,7 @@ def least_noise(probability: float, steps: int, mu_squared: float, rate: float) 
     """
 
     if steps / _NOISE_MOST**2 >= mu_squared:
-        raise InvalidParameter("steps", steps, "with any noise, this budget does not pay for so many steps: take fewer")
+        raise InvalidParameter("steps", steps, "no amount of noise makes so many steps affordable: take fewer")
     low, high = math.log(_NOISE_LEAST), math.log(_NOISE_MOST)  # too little noise, and enough noise
 
     def event(log_noise: float) -> PoissonGaussianEvent:

@@ -173,7 +173,7 @@ class Gep(Estimator):
             self._groups.setdefault(name.rpartition(".")[0] if groups == "layers" else str(shape[0]), []).append(name)
         if not len(self._groups) <= basis_size <= self.coordinates:
             raise InvalidParameter(
-                "basis_size", basis_size, f"from {len(self._groups)} (the groups) to {self.coordinates} (coordinates)"
+                "basis_size", basis_size, f"it must be {len(self._groups)} (groups) to {self.coordinates} (coordinates)"
             )
         self.basis_size, self._anchors = basis_size, anchors
         self._generator = torch.Generator().manual_seed(seed)

@@ -119,7 +119,7 @@ def convolution_weight_shares(
         (n, outputs, channels / groups, *kernel size).
     """
     if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
-        raise InvalidParameter("padding", layer.padding_mode, "gradients by record need zero padding in numbers")
+        raise InvalidParameter("padding", layer.padding_mode, "per-record gradients need numeric zero padding")
     n, channels, outputs = len(activations) // repeats, activations.shape[1], backprops.shape[1]
     shape = (outputs, channels // layer.groups, *layer.kernel_size)
     few = math.prod(shape[1:]) <= _FEW_INPUTS or repeats * backprops[0, 0].numel() <= _FEW_POSITIONS

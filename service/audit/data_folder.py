@@ -174,12 +174,12 @@ def find_unrecorded(session: Session, storage: Storage, folder: DataFolder) -> I
         of = "" if short.account_id is None else f" of account {short.account_id}"
         message = f"The journal of job {job_id} shows releases for {short.shown_nano} nano-units{of}; "
         if job_id in gaps.unknown:
-            yield Finding(FindingCode.JOURNAL_UNKNOWN, f"{message}no such job is in the database: {_WHY}")
+            yield Finding(FindingCode.JOURNAL_UNKNOWN, f"{message}the job is not in the database: {_WHY}")
         else:
             message += f"the ledger lacks {short.missing_nano} of them, so it is older than the journal."
             yield Finding(FindingCode.JOURNAL_AHEAD, message, short.account_id)
     for name in sorted(gaps.releases):
-        message = f"The job of the folder of release {name} is not in the database: {_WHY}"
+        message = f"There is a folder of release {name}, but its job is not in the database: {_WHY}"
         yield Finding(FindingCode.RELEASE_UNKNOWN, message)
     for name in sorted(gaps.datasets):
         message = f"Images were uploaded into dataset {name}, but the upload is not in the database: {_WHY}"

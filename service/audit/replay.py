@@ -198,7 +198,7 @@ class HoldReplay:
 
 
 def replay_hold(account_id: str, lines: list[Line]) -> HoldReplay | None:
-    """Replay a job's entries, oldest first. Return its open hold; None if it is closed, or the first is no HOLD.
+    """Replay a job's entries, oldest first. Return the open hold; None if it was closed, or no HOLD comes first.
 
     Raise Fault if the entries contradict each other. Prices are not checked again: the checkpoint covers them.
     """

@@ -268,7 +268,7 @@ class Confirming(Background):
 
 
 def due(session: Session, now: datetime, interval: timedelta) -> Sequence[str]:
-    """Return the ids of people with a session or a usable key whose last confirmation is an interval old."""
+    """Return the ids of people with a session or a usable key whose last confirmation is at least an interval old."""
     theirs = ApiKey.person_id == Person.id, ApiKey.revoked_at.is_(None)
     in_time = ApiKey.expires_at.is_(None) | (ApiKey.expires_at > now)
     made = select(ApiKey.id).where(*theirs, ApiKey.created_by.is_not(None), in_time)

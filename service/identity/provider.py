@@ -182,7 +182,7 @@ class Provider:
             get_logger(__name__).error("operator_needed", code="wrong_issuer", message=message)
             raise ValueError("another issuer")
         await client.fetch_jwk_set()
-        metadata["id_token_signing_alg_values_supported"] = ALGORITHMS  # even if the provider lists more, as "none"
+        metadata["id_token_signing_alg_values_supported"] = ALGORITHMS  # the provider may also list "none"
         return client
 
     async def _claims(

@@ -232,8 +232,8 @@ def require_ready(session: Session, dataset: Dataset, role: str) -> None:
     session.refresh(dataset, with_for_update={"read": True})
     if dataset.state is DatasetState.WITHDRAWING:
         raise Conflict(
-            f"The {role} is being rewritten without the subjects who withdrew, as soon as the trainings that read it "
-            "have stopped. Retry when the dataset is ready again.",
+            f"The {role} is locked until the subjects who withdrew are removed from it, which waits for the trainings "
+            "that read it. Retry when the dataset is ready again.",
             dataset_id=dataset.id,
         )
     if dataset.failure_code == KEY_MISSING:
