@@ -32,7 +32,7 @@ _GRID_POINTS_MAX = 2**18  # points for the total loss: more than about a million
 _ROUNDING = 2.0**-50  # error of a delta, per release plus 64: four times the observed error (tests/privacy/accounting)
 _MARGIN = 1e-9  # relative tolerance of the inequality; normal probabilities are accurate to 1e-12
 _HALVINGS = 60
-_EPSILON_MAX = 600.0  # maximum of a curve, so that e^epsilon is finite; jobs that reveal more are priced as unsampled
+_EPSILON_MAX = 600.0  # end of a curve, so that e^epsilon is finite; jobs that reveal more are priced as unsampled
 _SHARE = 0.1  # share of delta that is allotted to d
 _NOISE_LEAST, _NOISE_MOST = 0.1, 2.0**20  # range of noise multipliers to search
 _NOISE_CLOSE = 2e-4  # relative tolerance of the least noise
@@ -56,7 +56,7 @@ class Curve:
 
 @functools.lru_cache(maxsize=2**10)
 def curve(events: tuple[Event, ...]) -> Curve:
-    """Return upper bounds for a job whose events, repeated steps included, are fixed before its first release.
+    """Return upper bounds of a job's delta. Its events, repeated steps included, are fixed before its first release.
 
     Raises:
         InvalidParameter: there are no events.
@@ -72,7 +72,7 @@ def curve(events: tuple[Event, ...]) -> Curve:
     unsampled = gaussian + sum(event.count * event.mu_squared_exact for event in sampled)
     if not sampled:
         return Curve(np.zeros(0), np.zeros(0), float(unsampled))
-    # Imported here: it takes seconds.
+    # Imported here, because the import takes seconds.
     from dp_accounting.pld import privacy_loss_distribution as losses
 
     releases = sum(event.count for event in sampled) + (gaussian > 0)
@@ -181,7 +181,7 @@ def least_mu_squared(events: Sequence[Event], rate: float) -> float:
 
 
 def least_noise(probability: float, steps: int, mu_squared: float, rate: float) -> float:
-    """Return the least noise multiplier, at least 0.1 and to one part in 5,000, for steps that fit a budget.
+    """Return the least noise multiplier with which steps fit a budget, to one part in 5,000; at least 0.1.
 
     Args:
         probability: of each unit to be in a step's sample, below 1.
@@ -194,7 +194,7 @@ def least_noise(probability: float, steps: int, mu_squared: float, rate: float) 
     """
 
     if steps / _NOISE_MOST**2 >= mu_squared:
-        raise InvalidParameter("steps", steps, "this budget does not pay for so many steps with any noise: take fewer")
+        raise InvalidParameter("steps", steps, "no amount of noise makes so many steps affordable: take fewer")
     low, high = math.log(_NOISE_LEAST), math.log(_NOISE_MOST)  # too little noise, and enough noise
 
     def event(log_noise: float) -> PoissonGaussianEvent:

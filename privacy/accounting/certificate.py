@@ -16,7 +16,7 @@ from privacy.errors import BudgetExceeded, InvalidParameter
 NOT_COVERED = (
     "facts that a person who knows the owner's public declarations already knows",
     "properties of the population, which a good release is meant to show",
-    "units of which the owner's upload holds more than the declared unit says, such as one person under two ids",
+    "people or records that the owner's upload contains as several units, such as one person under two ids",
     "attacks on the machine that holds the private images, or on its operators",
 )
 
@@ -50,7 +50,7 @@ def build_certificate(
         cost_nano: charged for this release.
         events: the paid events, as `event_from_json` reads them.
         accountant, accountant_version: the package that checked the events.
-        pld_epsilon: epsilon of the events at `delta` by privacy loss distributions. For information: the price decides.
+        pld_epsilon: epsilon of the events at `delta` by privacy loss distributions; for information only.
         assumed_public: as given.
         not_covered: risks that the guarantee does not cover.
 
@@ -100,7 +100,7 @@ def pld_epsilon(events: Sequence[Event], delta: float) -> float:
     one = max(mu, *(1 / event.noise_multiplier for event in sampled))
     everything = math.sqrt(gaussian + sum(event.count / event.noise_multiplier**2 for event in sampled))
     interval = min(_INTERVAL_MAX, max(one / _POINTS_OF_ONE, everything / _POINTS_OF_ALL))
-    import dp_accounting.pld  # imported at first use, as in events.py
+    import dp_accounting.pld  # imported at first use, because the import takes seconds
 
     accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=interval)
     if mu > 0:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from privacy.errors import InvalidParameter
 
 if TYPE_CHECKING:
-    # Imported at first use: it takes seconds.
+    # Imported at first use, because the import takes seconds.
     import dp_accounting
 
 COUNT_MAX = 10**9

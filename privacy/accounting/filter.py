@@ -34,8 +34,8 @@ class Filter:
     Attributes:
         epsilon: the account's limit.
         delta: of the account.
-        rate: d for each unit of mu^2. It falls when the limit is raised and never grows. 0 prices sampled releases as
-            unsampled.
+        rate: d for each unit of mu^2. It falls when the limit is raised and never grows. At rate 0, sampled releases
+            are priced as unsampled.
         base: d beyond rate * mu^2 that spending at higher rates, before the limit was raised, may have used.
         capacity_nano: total nano-units of mu^2.
     """
@@ -49,7 +49,7 @@ class Filter:
     def __post_init__(self) -> None:
         for name, value in (("rate", self.rate), ("base", self.base)):
             if not 0 <= value < math.inf:
-                raise InvalidParameter(name, value, "it is a finite number that is not negative")
+                raise InvalidParameter(name, value, "it must be a finite number that is not negative")
         object.__setattr__(self, "capacity_nano", self.nano_of(self.epsilon))
 
     def cost_nano(self, event: Event) -> int:
@@ -111,7 +111,7 @@ def release_nano(event: Event) -> int:
 
 @functools.lru_cache(maxsize=REMEMBERED, typed=True)
 def open_filter(epsilon: float, delta: float, rate: float | None = None, base: float = 0.0) -> Filter:
-    """Return the filter of a new account, or of one whose rate and base are stored.
+    """Return the filter of a new account, or of an account whose rate and base are stored.
 
     Args:
         epsilon: the account's limit, positive and finite.
@@ -160,7 +160,7 @@ def stddev_for(sensitivity: float, budget_nano: int, count: int = 1) -> float:
     unit_nano = _amount("budget_nano", budget_nano) // count
     if unit_nano < 1:
         raise InvalidParameter("budget_nano", budget_nano, f"{count} releases need at least one nano-unit each")
-    # Quotient, root and product together have a rounding error of 2.8e-16: start just below, so few steps are left.
+    # Quotient, root and product together have a rounding error of 2.8e-16: start just below and take a few steps up.
     continuous = positive_finite("stddev", sensitivity * math.sqrt(NANO / unit_nano)) * (1 - 1e-15)
     while release_nano(GaussianEvent(sensitivity, continuous)) > unit_nano:
         continuous = math.nextafter(continuous, math.inf)
@@ -201,13 +201,13 @@ def noise_multiplier_for(filter: Filter, probability: float, count: int, budget_
 def loss_bound(privacy_filter: Filter, nano: int | None = None) -> float:
     """Return the privacy loss that everything published exceeds with probability at most delta.
 
-    Epsilon is not that number: outcomes whose loss is above epsilon are many times as likely as delta (16 times at
-    epsilon 1 and delta 1e-5).
+    Epsilon is not that loss: the probability of outcomes whose loss exceeds epsilon can be many times delta (16 times
+    at epsilon 1 and delta 1e-5).
 
     Args:
         privacy_filter: of the account.
         nano: nano-units of mu^2 that may ever be spent, fixed before anything is published; None is the capacity. The
-            amount spent so far is not valid here, because nothing corrects for the choice of the moment.
+            amount spent so far is not valid here: an attacker who chooses when to look can exceed its bound more often.
 
     Returns:
         The bound b, above the epsilon at delta of the same amount; 0 if nothing may be spent.

@@ -1,14 +1,15 @@
 """Arithmetic in which a record's gradient does not depend on the other records of its batch.
 
-`privacy.gradients.places` tests this assumption before the first step of a training and during it: in passes of one
-shape, a network computes each row from that row alone, identically in every place of the batch. Then one more unit at
-most moves other units to another place, and their contributions stay the same to the last bit. Other shapes may use
-other kernels, so all passes have one shape, with empty places filled. On a CPU, matrix products may start differently
-in rows that are not aligned to 64 bytes, so `aligned_linear` and `aligned_products` align them. Element-wise functions
-may treat a remainder of fewer than 32 numbers differently, so passes have a multiple of 32 places, or a power of two.
+The assumption: in passes of one shape, a network computes each row from that row alone, identically in every place of
+the batch. `privacy.gradients.places` tests it before the first step of a training and during the training. Then one
+more unit at most moves other units to another place, and their contributions stay the same to the last bit. Other
+shapes may use other kernels, so all passes have one shape, with empty places filled. On a CPU, matrix products may
+start differently in rows that are not aligned to 64 bytes, so `aligned_linear` and `aligned_products` align them.
+Element-wise functions may treat a remainder of fewer than 32 numbers differently, so passes have a multiple of 32
+places, or a power of two.
 
-On a GPU, TensorFloat-32 is off, and operations are deterministic where torch has such kernels; timing chooses no
-kernel.
+On a GPU, TensorFloat-32 is off, operations are deterministic where torch has deterministic kernels, and no kernel is
+chosen by timing.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def aligned_linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> 
 
 
 def aligned_products(left: Tensor, right: Tensor) -> Tensor:
-    """Return left (n, p, t) times the transposed right (n, d, t): (n, p, d), each computed the same way."""
+    """Return left (n, p, t) times the transposed right (n, d, t): n products (p, d), all computed the same way."""
     if left.shape[2] == 1:
         return left * right.mT  # faster on a CPU
     return padded(left) @ padded(right).mT

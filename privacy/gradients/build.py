@@ -60,7 +60,7 @@ def build_estimator(
         return TopAggSgd(shapes, clip=config.clip, keep=config.keep, **common)
     if config.estimator in ("gep", "bgep"):
         if anchors is None:
-            raise InvalidParameter("estimator", config.estimator, "a basis needs public anchor images")
+            raise InvalidParameter("estimator", config.estimator, "it finds a basis, which needs public anchor images")
         return Gep(
             shapes,
             anchors,
@@ -117,7 +117,7 @@ class Freezing:
         schedule: number of frozen coordinates, and number of steps per mask.
         estimator: its coordinates are frozen.
         device: of the estimator's gradients.
-        released_sum: (d,) sum of this period's releases, on the CPU; None: none yet, or not ranked.
+        released_sum: (d,) sum of this period's releases, on the CPU; None before the first one, or if not ranked.
     """
 
     config: StepsConfig

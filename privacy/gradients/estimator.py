@@ -94,7 +94,7 @@ class Estimator:
         self.freeze(None)
 
     def freeze(self, active: torch.Tensor | None) -> None:
-        """Freeze the coordinates where the mask (d,) bool is False; None thaws all. Chosen without private data.
+        """Freeze the coordinates where the mask (d,) bool is False; None thaws all. The mask must be public.
 
         Raises:
             InvalidParameter: the mask has another size or no active coordinate, or a step has begun.
@@ -102,7 +102,7 @@ class Estimator:
         if self._sums:
             raise InvalidParameter("active", "(mask)", "a mask cannot change within a step")
         if active is not None and (active.shape != (self.coordinates,) or not bool(active.any())):
-            raise InvalidParameter("active", tuple(active.shape), f"a mask has {self.coordinates} places, one active")
+            raise InvalidParameter("active", tuple(active.shape), f"it needs {self.coordinates} places, one True")
         self.active, self.active_sizes, start = active, dict[str, int](), 0
         self._chosen: dict[str, torch.Tensor | None] = {}  # indices of each parameter's active coordinates; None: all
         for name, shape in self.shapes.items():
@@ -125,7 +125,7 @@ class Estimator:
         self._add_sums(exact_sums(blocks, self.bound))
 
     def contributions(self, rows: torch.Tensor) -> Mapping[str, Part]:
-        """Return integers of norm at most `bound` together, by part, for gradients (n, d_active), in place. PRIVATE."""
+        """Return the integers of gradients (n, d_active) by part, of joint norm at most `bound`; in place. PRIVATE."""
         raise NotImplementedError
 
     def privatise(self, noise: SecureNoise) -> Shares:
@@ -164,7 +164,7 @@ class Estimator:
         return traces.split(max(1, self.blocks_together * numbers // self.coordinates))
 
     def scales(self, norms: torch.Tensor, clip: float, part: float = 1.0) -> torch.Tensor:
-        """Return (n,) float64 factors: they scale norms from `clip` on to `part` of the bound, shorter norms to less.
+        """Return (n,) float64 factors that scale norms of `clip` or more to `part` of the bound, smaller norms to less.
 
         Args:
             norms: (n,) of the units' gradients. Private. If not finite, the unit contributes zero.

@@ -8,9 +8,9 @@ are orthonormal up to rounding; B^T w + r is g whatever B is, and privacy rests 
 Adjacency: add or remove one record. Unit: the record. Event: one Gaussian release for each step, Poisson-sampled.
 
 Sensitivity: the released vector is (w / S1, r / S2). A record contributes two parts of norm at most 1 each, so sqrt(2)
-in all, attained if both exceed their bounds. B-GEP releases w / S1 alone: 1. Both parts are whole steps of a grid. The
-basis depends on public anchors, the released network and public randomness only; given it, the proof is the Gaussian
-mechanism's.
+in all, attained if both exceed their bounds. B-GEP releases w / S1 alone, so its sensitivity is 1. Both parts are whole
+steps of a grid. The basis depends on public anchors, the released network and public randomness only; given the basis,
+the proof is the Gaussian mechanism's.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Gep(Estimator):
     Args:
         shapes: of the trainable parameters, by name.
         anchors: computes the traces of the public anchor images with fresh random labels on the current network.
-        basis_size: k, basis vectors of all groups together, divided by the square roots of the groups' sizes.
+        basis_size: k, basis vectors of all groups; each group's share is proportional to the square root of its size.
         clip: S1, the largest norm of an embedding. Public.
         clip_residual: S2, the largest norm of a residual; None drops residuals (B-GEP). Public.
         common: parameters of every estimator; the noise multiplier is noise deviation over the sensitivity, sqrt(2) or
@@ -173,7 +173,7 @@ class Gep(Estimator):
             self._groups.setdefault(name.rpartition(".")[0] if groups == "layers" else str(shape[0]), []).append(name)
         if not len(self._groups) <= basis_size <= self.coordinates:
             raise InvalidParameter(
-                "basis_size", basis_size, f"between the {len(self._groups)} groups and {self.coordinates} coordinates"
+                "basis_size", basis_size, f"it must be {len(self._groups)} (groups) to {self.coordinates} (coordinates)"
             )
         self.basis_size, self._anchors = basis_size, anchors
         self._generator = torch.Generator().manual_seed(seed)
@@ -184,7 +184,7 @@ class Gep(Estimator):
         self.find_basis(self.parts(self._anchors(model, self._generator)))
 
     def find_basis(self, anchors: Mapping[str, Part]) -> None:
-        """Find the step's basis from the `parts` of the anchors' gradients; non-finite ones count as zero. Public."""
+        """Find the step's basis from the `parts` of the anchors' gradients; non-finite gradients are zeroed. Public."""
         finite = torch.stack([squares(part) for part in anchors.values()]).sum(dim=0).isfinite()  # (m,)
         if not bool(finite.all()):
             anchors = {name: without(part, ~finite) for name, part in anchors.items()}
@@ -220,7 +220,7 @@ class Gep(Estimator):
     def contributions(self, rows: torch.Tensor) -> Mapping[str, Part]:
         """Embed and clip; clip residuals."""
         if not self.bases:
-            raise InvalidParameter("basis", None, "begin_step finds the basis before records are added")
+            raise InvalidParameter("basis", None, "call begin_step, which finds the basis, before adding records")
         embedding = torch.cat([basis.embed(rows) for basis in self.bases], dim=1)  # (n, k)
         part = 1 / self.sensitivity  # share of the bound for each released part
         parts: dict[str, Part] = {}

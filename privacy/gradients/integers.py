@@ -57,7 +57,7 @@ def grid_bits(noise_multiplier: float) -> int:
     """
     bits = min(GRID_BITS_MAX, math.floor(math.log2(STDDEV_MAX / noise_multiplier)) - 1)
     if bits < GRID_BITS_MAX // 2:
-        raise InvalidParameter("noise_multiplier", noise_multiplier, "no grid is fine enough beside so much noise")
+        raise InvalidParameter("noise_multiplier", noise_multiplier, "with so much noise, no grid is fine enough")
     return bits
 
 
@@ -128,7 +128,7 @@ def exact_sums(blocks: Iterable[Block], bound: float) -> Sums:
         lengths = torch.stack([squares(part) for part in parts.values()]).sum(dim=0)  # (n,)
         units += len(lengths)
         if units * bound > _EXACT:
-            raise InvalidParameter("records", units, f"at most {int(_EXACT / bound)} at once add up exactly")
+            raise InvalidParameter("records", units, f"at most {int(_EXACT / bound)} records at once add up exactly")
         kept = lengths * (1 + _ERROR) <= bound * bound  # False where not a number
         if present is not None:
             kept &= present
@@ -165,8 +165,8 @@ def noisy_sum(private_sum: torch.Tensor, *, bound: float, noise_multiplier: floa
     Sums and noise are integers: floating-point noise has gaps that reveal low bits of the sum (Mironov 2012).
 
     Privacy:
-        Neighbours' sums are integer vectors at most `bound` apart in L2 norm. Integer noise of deviation sigma times
-        that is the event (sigma, counted with the smoothing variance of `privacy.accounting.events`).
+        Neighbours' sums are integer vectors at most `bound` apart in L2 norm. The noise has at least the variance
+        (sigma * bound)^2 plus the smoothing variance of `privacy.accounting.events`, so its event is that of sigma.
 
     Args:
         private_sum: any shape, int64; changes by at most `bound` in L2 norm when one unit is added.
@@ -178,7 +178,7 @@ def noisy_sum(private_sum: torch.Tensor, *, bound: float, noise_multiplier: floa
         Integers of the same shape, on the same device. Released.
 
     Raises:
-        InvalidParameter: a parameter is out of range, or the sum is no int64 (nothing is released).
+        InvalidParameter: a parameter is out of range, or the sum is not int64. Nothing is released.
     """
     if private_sum.dtype != torch.int64:
         raise InvalidParameter("private_sum", "(hidden)", "only integers are released")

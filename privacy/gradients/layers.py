@@ -105,9 +105,9 @@ def convolution_weight_shares(
 ) -> torch.Tensor:
     """Return each record's weight gradient of a convolution with the geometry of `layer`.
 
-    One grouped convolution with the records as groups and a record's rows as batch, so that memory contains one
-    gradient per record, not per row. On a CPU, a product with patches is faster with few input numbers (the first
-    layer, on images) or few output positions per record.
+    Run one grouped convolution, whose groups are the records and whose batch is a record's rows. So memory contains one
+    gradient per record, not per row. With few input numbers (the first layer) or few output positions per record, use a
+    product with patches, which is faster on a CPU.
 
     Args:
         layer: defines kernel size, stride, padding, dilation and groups.
@@ -119,7 +119,7 @@ def convolution_weight_shares(
         (n, outputs, channels / groups, *kernel size).
     """
     if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
-        raise InvalidParameter("padding", layer.padding_mode, "convolutions by record take numeric zero padding")
+        raise InvalidParameter("padding", layer.padding_mode, "per-record gradients need numeric zero padding")
     n, channels, outputs = len(activations) // repeats, activations.shape[1], backprops.shape[1]
     shape = (outputs, channels // layer.groups, *layer.kernel_size)
     few = math.prod(shape[1:]) <= _FEW_INPUTS or repeats * backprops[0, 0].numel() <= _FEW_POSITIONS
@@ -173,7 +173,7 @@ def _convolution(trace: LayerTrace, wanted: Collection[str]) -> Shares:
 
 
 def _group_norm(trace: LayerTrace, _wanted: Collection[str]) -> Shares:
-    # As the channels of one image, the channels of all rows give the rows' gradients.
+    # Pass the channels of all rows as the channels of one image: the result has one gradient for each row.
     layer = trace.layer
     assert isinstance(layer, nn.GroupNorm)
     rows, channels = len(trace.activations), layer.num_channels

@@ -42,7 +42,7 @@ class Traces:
     def parts(self) -> dict[str, Part]:
         """Return each record's gradient by parameter name, as outer products if these are smaller.
 
-        A tied parameter's gradient is the sum over its layers, written out, because a sum of outer products is not one.
+        A tied parameter's gradient is a sum over its layers. It is written out, because such a sum is no outer product.
         """
         tied = {name for layer in self.layers for name in layer.tied.values()}
         found: dict[str, Part] = {}
@@ -135,13 +135,13 @@ def trace_gradients(
         PrivacyError: a layer ran twice, or its input was overwritten in place.
     """
     if len(inputs) == 0 or len(inputs) % repeats:
-        raise InvalidParameter("inputs", len(inputs), f"rows come in whole records of {repeats}")
+        raise InvalidParameter("inputs", len(inputs), f"rows must form whole records, each of {repeats} rows")
     seen: dict[str, _Seen] = {}
     backprops: dict[str, torch.Tensor] = {}
     with torch.enable_grad(), _outputs_only(model, seen, backprops):
         loss = losses(model(inputs), targets)
         if loss.shape != (len(inputs),):
-            raise InvalidParameter("losses", tuple(loss.shape), f"one number for each of the {len(inputs)} rows")
+            raise InvalidParameter("losses", tuple(loss.shape), f"each of the {len(inputs)} rows needs one number")
         (loss.sum() / repeats).backward()  # type: ignore[no-untyped-call]
     traces, names = [], {id(parameter): name for name, parameter in model.named_parameters()}  # the first tied name
     for name, (layer, activations, version, moments) in seen.items():
@@ -180,7 +180,7 @@ def _outputs_only(model: nn.Module, seen: dict[str, _Seen], backprops: dict[str,
 
     def watch(name: str, layer: nn.Module, inputs: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
         if name in seen:
-            raise PrivacyError(f"layer {name} ran twice in one pass; its records' gradients cannot be told apart")
+            raise PrivacyError(f"layer {name} ran twice in one pass, so the gradients of its runs cannot be separated")
         activations = inputs[0].detach()
         node: Any = output.grad_fn if isinstance(layer, nn.GroupNorm) else None
         moments = None if node is None else (node._saved_result1.detach(), node._saved_result2.detach())

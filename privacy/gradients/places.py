@@ -4,10 +4,10 @@
 neighbours drawn with a public seed, and the answer.
 
 Three passes are compared. In the first, a few records are mixed at random over all places. In the second, all of these
-except the first are in half of the places, among random others. In the third, the first record alone is in all places.
-Each record is missing from at least one pass, which detects a machine on which the largest record of a pass changes the
-rest. A layer's inputs, output gradients and parameter gradients must be equal to the last bit in every place. The
-integers that an estimator adds for some places must be the sum of the integers that their records add from one place.
+except the first are in half of the places, among other random records. In the third, the first record alone is in all
+places. Each record is missing from at least one pass, which detects a machine on which the largest record of a pass
+changes the rest. A layer's inputs, output gradients and parameter gradients must be equal to the last bit in every
+place. The integers that an estimator adds for some places must be the sum of those that it adds for each record alone.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def trial_passes(size: int, records: int, generator: torch.Generator) -> Iterato
 
 
 class Places:
-    """Each record's numbers in its first place, for comparison with all other places."""
+    """The numbers that each record had in its first place, for comparison with all other places."""
 
     def __init__(self, first_pass: torch.Tensor) -> None:
         self.tried = int(first_pass.max()) + 1

@@ -13,7 +13,7 @@ Adjacency: add or remove one record. Unit: the record. Event: one Gaussian relea
 
 Sensitivity: C, as DP-SGD's, in whole steps of a grid. The carriers come from the released weights: by power iteration
 on W_t during the warm-up, on the historical update W_t - W_0 after it; RGP-random draws them from public randomness.
-Their ranks follow from the layers' shapes. Given them, the proof is the Gaussian mechanism's.
+Their ranks follow from the layers' shapes. Given the carriers, the proof is the Gaussian mechanism's.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Rgp(Estimator):
     def add(self, traces: Traces) -> None:
         """Clip each record's gradients of carriers and other parameters jointly, and sum."""
         if self._start and not self._carriers:
-            raise InvalidParameter("carriers", None, "begin_step finds the carriers before records are added")
+            raise InvalidParameter("carriers", None, "call begin_step, which finds the carriers, before adding records")
         parts = self.carrier_shares(traces)  # name -> (n, ...)
         rows = torch.cat([part.flatten(1) for part in parts.values()], dim=1)  # (n, all of them)
         scales = self.scales(squares(rows).sqrt(), self.clip)

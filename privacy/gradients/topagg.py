@@ -55,7 +55,7 @@ def norm_top_k(rows: torch.Tensor, keep: float, lengths: torch.Tensor) -> torch.
 
 @np.errstate(over="ignore", invalid="ignore")
 def _largest_left_out(row: npt.NDArray[np.float32], keep: float, length: float) -> float:
-    """Return the largest magnitude of a row (d,) that does not fit any more; zero for a row of zeros.
+    """Return the largest magnitude of a row (d,) that does not fit; zero if all fit, or the norm is 0 or not finite.
 
     Sort only the largest coordinates: as many as a sample suggests, or more if that was too few.
     """

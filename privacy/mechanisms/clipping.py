@@ -62,11 +62,11 @@ def clip_integer_parts(
     Args:
         rows: (n, d) integers of magnitude at most 2^20. Private.
         norm_max: the bound C, a whole number of at most 2^20. Public.
-        parts: disjoint places. Public. Numbers in no part become 0.
+        parts: disjoint sets of coordinates. Public. Coordinates in no part become 0.
 
     Returns:
-        (n, d) int64 whose parts' squared norms s_1, s_2, ... obey s_1^2 + s_2^2 + ... <= C^4. Two parts of equal length
-        may have a joint norm of 2^(1/4) C.
+        (n, d) int64 whose parts' squared norms s_1, s_2, ... obey s_1^2 + s_2^2 + ... <= C^4. A row with two parts of
+        equal norm may have a joint norm of 2^(1/4) C.
 
     Raises:
         InvalidParameter: norm_max or rows are out of range.

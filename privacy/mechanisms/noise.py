@@ -31,13 +31,13 @@ def derive_key(secret: bytes, *labels: str | int) -> bytes:
         InvalidParameter: the secret is too short, or a label is missing or of another type.
     """
     if len(secret) < SECRET_BYTES_MIN:
-        raise InvalidParameter("secret", "(hidden)", f"a secret has at least {SECRET_BYTES_MIN} bytes")
+        raise InvalidParameter("secret", "(hidden)", f"a secret must have at least {SECRET_BYTES_MIN} bytes")
     if not labels:
         raise InvalidParameter("labels", labels, "name the purpose of the key")
     encoded = []
     for label in labels:
         if isinstance(label, bool) or not isinstance(label, str | int):
-            raise InvalidParameter("labels", label, "labels are texts and integers")
+            raise InvalidParameter("labels", label, "labels must be texts or integers")
         value = str(label).encode()
         encoded.append(f"{'s' if isinstance(label, str) else 'i'}{len(value)}:".encode() + value)
     info = b"obscura key v1|" + b"".join(encoded)
@@ -54,7 +54,7 @@ class SecureNoise:
     def __init__(self, key: bytes) -> None:
         """Start the key stream of a 32-byte key at block zero, or raise InvalidParameter."""
         if len(key) != KEY_BYTES:
-            raise InvalidParameter("key", "(hidden)", f"a key has {KEY_BYTES} bytes")
+            raise InvalidParameter("key", "(hidden)", f"a key must have {KEY_BYTES} bytes")
         self._stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
 
     @classmethod
@@ -82,8 +82,8 @@ class SecureNoise:
 
         Args:
             shape: of the result.
-            stddev: parameter of at most 2^45, taken as an exact rational. The true standard deviation never exceeds it,
-                and equals it to one part in a million from 1 on.
+            stddev: parameter of at most 2^45, taken as an exact rational. The true standard deviation never exceeds it.
+                If the parameter is at least 1, both agree to one part in a million.
 
         Returns:
             int64 of that shape.

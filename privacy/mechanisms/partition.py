@@ -36,13 +36,13 @@ _DIGEST_BYTES = 16
 
 
 def record_units(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
-    """Return rows (n, 8 + pixels) uint8 of private labels (n,) and images (n, ...); equal records share a shard.
+    """Return rows (n, 8 + pixels) uint8 of private labels (n,) and images (n, ...); equal records get equal rows.
 
     Raises:
         InvalidParameter: labels and images differ in length.
     """
     if len(images) != len(labels):
-        raise InvalidParameter("labels", "(hidden)", "there is one label for each image")
+        raise InvalidParameter("labels", "(hidden)", "each image needs one label")
     label_bytes = np.ascontiguousarray(labels, dtype="<i8").view(np.uint8).reshape(len(labels), 8)
     pixels = int(np.prod(images.shape[1:]))
     return np.concatenate([label_bytes, images.reshape(len(images), pixels)], axis=1)
@@ -71,9 +71,9 @@ def shard_of(units: npt.NDArray[np.uint8], key: bytes, shards: int) -> npt.NDArr
         InvalidParameter: the key or the number of shards is out of range, or units are not rows of bytes.
     """
     if not 1 <= shards <= SHARDS_MAX:
-        raise InvalidParameter("shards", shards, f"between 1 and {SHARDS_MAX} shards")
+        raise InvalidParameter("shards", shards, f"it must be between 1 and {SHARDS_MAX}")
     if not KEY_BYTES_MIN <= len(key) <= hashlib.blake2b.MAX_KEY_SIZE:
-        raise InvalidParameter("key", "(hidden)", f"a partition key has {KEY_BYTES_MIN} to 64 bytes")
+        raise InvalidParameter("key", "(hidden)", f"a partition key must have {KEY_BYTES_MIN} to 64 bytes")
     digests = b"".join(
         hashlib.blake2b(unit, key=key, digest_size=8, person=b"obscura shard").digest() for unit in _rows(units)
     )
@@ -88,10 +88,10 @@ def shard_members(assigned: npt.NDArray[np.int64], shards: int) -> list[npt.NDAr
 
 
 def assert_disjoint(units: npt.NDArray[np.uint8], assigned: npt.NDArray[np.int64], shards: int) -> None:
-    """Raise unless every record has one shard (n,) in range and all records of a unit share theirs.
+    """Raise unless every record has one shard (n,) in range, and all records of a unit have the same shard.
 
     Raises:
-        PrivacyError: a record has no shard, or one that does not exist.
+        PrivacyError: a record has no shard, or a shard that does not exist.
         ContributionUnbounded: a unit is in two shards; the message does not name it.
     """
     if len(assigned) != len(units):
@@ -106,7 +106,7 @@ def assert_disjoint(units: npt.NDArray[np.uint8], assigned: npt.NDArray[np.int64
 
 def _rows(units: npt.NDArray[np.uint8]) -> Iterator[memoryview]:
     if units.dtype != np.uint8 or units.ndim != 2 or units.shape[1] == 0:
-        raise InvalidParameter("units", "(hidden)", "units are rows of uint8 of at least one byte")
+        raise InvalidParameter("units", "(hidden)", "units must be rows of uint8, each of at least one byte")
     view = np.ascontiguousarray(units).data.cast("B") if units.size else memoryview(b"")
     size = units.shape[1]
     return (view[i : i + size] for i in range(0, len(view), size))
@@ -134,13 +134,13 @@ def one_record_each(
         InvalidParameter: the numbers of subjects and rows differ, or the key is out of range.
     """
     if not KEY_BYTES_MIN <= len(key) <= hashlib.blake2b.MAX_KEY_SIZE:
-        raise InvalidParameter("key", "(hidden)", f"a key has {KEY_BYTES_MIN} to 64 bytes")
+        raise InvalidParameter("key", "(hidden)", f"a key must have {KEY_BYTES_MIN} to 64 bytes")
     digests = b"".join(
         hashlib.blake2b(row.tobytes(), key=key, digest_size=_DIGEST_BYTES, person=b"obscura choice").digest()
         for row in private_records
     )
     if len(digests) != _DIGEST_BYTES * len(private_subjects):
-        raise InvalidParameter("private_subjects", "(hidden)", "there is one subject for each record")
+        raise InvalidParameter("private_subjects", "(hidden)", "each record needs one subject")
     if not digests:
         return np.zeros(0, dtype=np.int64)
     high, low = np.frombuffer(digests, dtype=">u8").reshape(-1, 2).T
@@ -165,7 +165,7 @@ def poisson_sample(units: int, probability: float, noise: SecureNoise) -> npt.ND
         noise: a generator of this step alone.
 
     Returns:
-        (batch,) ascending indices, possibly none. PRIVATE, also their number: amplification needs an unknown sample.
+        (batch,) ascending indices, possibly none. PRIVATE, as is their number: amplification needs an unknown sample.
 
     Privacy:
         Each unit is drawn independently with at most `probability` (rounded down to a multiple of 2^-53). So
@@ -176,9 +176,9 @@ def poisson_sample(units: int, probability: float, noise: SecureNoise) -> npt.ND
         InvalidParameter: the probability is not in (0, 1], or the number of units is negative.
     """
     if not 0 < probability <= 1:
-        raise InvalidParameter("probability", probability, "a sampling probability is above 0 and at most 1")
+        raise InvalidParameter("probability", probability, "a sampling probability must be above 0 and at most 1")
     if units < 0:
-        raise InvalidParameter("units", units, "it is negative")
+        raise InvalidParameter("units", units, "the number of units cannot be negative")
     return np.flatnonzero(noise.uniform(units) + 2.0**-53 <= probability)
 
 

@@ -116,7 +116,7 @@ def find_orphans(session: Session) -> Iterator[Finding]:
         message = f"Hold {hold_id} has a row, but account {account_id} has no entry that opened it."
         yield Finding(FindingCode.ORPHAN_HOLD, message, account_id)
     for job_id, payer_id in session.execute(_STRAYED_JOBS):
-        message = f"Job {job_id} names a hold that is missing, or is that of another job, account or attempt."
+        message = f"Job {job_id} names a hold that is missing, or belongs to another job, account or attempt."
         yield Finding(FindingCode.JOB_MISMATCH, message, payer_id)
 
 
@@ -135,7 +135,7 @@ def find_unapproved_raises(session: Session) -> Iterator[Finding]:
             or any(details.get(fact) != getattr(request, name) for fact, name in _RAISE.items())
             or str(details.get("requested_at"))[:_HOUR] != str(rows[request.id]["requested_at"])[:_HOUR]
         ):
-            message = f"Entry {entry.sequence} of account {entry.account_id} raises the limit without a request."
+            message = f"Entry {entry.sequence} of account {entry.account_id} raises the limit without an approval."
             yield Finding(FindingCode.RAISE_UNAPPROVED, message, entry.account_id, entry.sequence)
     for request in approved.values():
         message = f"Request {request.id} was approved, but no entry of account {request.account_id} raises its limit."
@@ -166,7 +166,7 @@ def _unpaid_release(row: Row[Any], trusted: Mapping[str, bytes]) -> Finding | No
         if statement["release_id"] != row.id:
             raise SignatureRefused("It names another release.")
         if (statement["entry"]["sequence"], statement["entry_hash"]) != (row.sequence, row.hash):
-            raise SignatureRefused("It states another capture.")
+            raise SignatureRefused("It contains another entry than the one that paid for the release.")
     except SignatureRefused as error:
         message = f"The receipt of release {row.id} is refused. {error.message}"
         return Finding(FindingCode.RECEIPT_MISMATCH, message, row.account_id, row.sequence)
@@ -197,8 +197,9 @@ def find_changed_rows(session: Session, accounts: Iterable[str], expected: Mappi
             yield from _changed_releases(releases.by(each.job_id for each in captures), jobs, captures)
         if count < expected[account_id]:  # a broken index hides rows that the replay has read
             message = (
-                f"Account {account_id}: the log could not be read a second time: {count} of {expected[account_id]} "
-                "entries about other rows were found. The database's indexes are damaged; no row was edited."
+                f"Account {account_id}: the log could not be read a second time, because only {count} of "
+                f"{expected[account_id]} entries about other rows were found. The database's indexes are damaged; no "
+                "row was edited."
             )
             yield Finding(FindingCode.LOG_UNREADABLE, message, account_id)
 
@@ -216,7 +217,7 @@ def _changed_orders(
         job, details = jobs.get(str(entry.job_id)), read_object(entry.details)
         if job is None:
             if "order" in details:
-                yield _finding(FindingCode.JOB_MISMATCH, entry, f"holds for job {entry.job_id}, which is gone")
+                yield _finding(FindingCode.JOB_MISMATCH, entry, f"holds budget for the missing job {entry.job_id}")
             continue
         changed = [name for name in ("hold_id", "account_id") if job[name] != getattr(entry, name)]
         if "order" in details:
@@ -229,7 +230,7 @@ def _changed_orders(
             changed += _changed_parts(details["order"], job, parts)
             changed += _changed_state(job, updated_at, ends.get(entry.hold_id))
         if changed:
-            what = f"holds for job {entry.job_id}, which was changed since: {', '.join(changed)}"
+            what = f"holds budget for job {entry.job_id}, which was changed since: {', '.join(changed)}"
             yield _finding(FindingCode.JOB_MISMATCH, entry, what)
 
 
@@ -259,7 +260,7 @@ def _changed_state(job: Mapping[str, Any], updated_at: object, end: tuple[str, d
         return changed if sound and state in _OPEN else [*changed, "state"]
     outcome = outcome_of(*end) or (state, job["failure_code"])
     finished_at = job["finished_at"]
-    same_hour = (  # the hold's last entry has the beginning of the hour in which the job ended
+    same_hour = (  # the hold's last entry is dated at the beginning of the hour in which the job ended
         isinstance(finished_at, str)
         and isinstance(updated_at, str)
         and finished_at >= updated_at

@@ -31,7 +31,7 @@ from service.storage.interface import UNFINISHED, Storage
 from service.storage.journals import Journalled, Uploaded, all_journalled, journalled, journalled_jobs, read_uploaded
 
 _NAMED_MAX = 500  # jobs per statement
-_WHY = "it is older than the data folder, or belongs to another installation."
+_WHY = "the database is older than the data folder, or belongs to another installation."
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class DataFolder:
 
 
 def read_data_folder(storage: Storage, journals: Collection[str] | None = None) -> DataFolder:
-    """Read a data folder, with the journals of these jobs, or of all. Call it before taking the database's snapshot."""
+    """Read a data folder with the journals of these jobs; None: of all. Call it before the snapshot of the database."""
     if journals is None:
         read = {job_id: shown for job_id, shown in all_journalled(storage).items() if is_id(job_id, "job")}
         names = frozenset(read)
@@ -81,7 +81,7 @@ def unknown_to(session: Session, folder: DataFolder) -> dict[str, frozenset[str]
     for name, table in (("releases", Release), ("samples", Sample), ("journals", Job), ("receipts", Account)):
         ids: frozenset[str] = getattr(folder, name)
         unknown[name] = ids - among(session, select(table.id), table.id, sorted(ids))
-    if unknown["releases"]:  # unpublished folders of ended jobs, or about to be published
+    if unknown["releases"]:  # jobs also have folders that are not published yet, or never will be
         unknown["releases"] -= {release_id_of(job_id) for job_id in session.scalars(select(Job.id))}
     return unknown
 
@@ -117,7 +117,7 @@ def read_accepted(session: Session, account_id: str | None = None) -> Accepted:
 
 @dataclass(frozen=True)
 class Shortfall:
-    """The releases in a job's journal, and the ones that the ledger neither counts nor accounts for."""
+    """The cost of the releases in a job's journal, and the part that is neither charged nor in an ACCEPT entry."""
 
     account_id: str | None  # None if the journal has no charge
     shown_nano: int
@@ -165,24 +165,24 @@ def find_gaps(session: Session, storage: Storage, folder: DataFolder) -> Gaps:
 
 
 def find_unrecorded(session: Session, storage: Storage, folder: DataFolder) -> Iterator[Finding]:
-    """Yield journals, releases and uploads missing from the database, and journals ahead of the ledger.
+    """Yield findings for journals, releases and uploads missing from the database, and journals ahead of the ledger.
 
-    Unknown samples are no finding, because a sample costs nothing.
+    A missing sample is not a finding, because samples cost nothing.
     """
     gaps = find_gaps(session, storage, folder)
     for job_id, short in gaps.journals.items():
         of = "" if short.account_id is None else f" of account {short.account_id}"
         message = f"The journal of job {job_id} shows releases for {short.shown_nano} nano-units{of}; "
         if job_id in gaps.unknown:
-            yield Finding(FindingCode.JOURNAL_UNKNOWN, f"{message}the database does not know the job: {_WHY}")
+            yield Finding(FindingCode.JOURNAL_UNKNOWN, f"{message}the job is not in the database: {_WHY}")
         else:
             message += f"the ledger lacks {short.missing_nano} of them, so it is older than the journal."
             yield Finding(FindingCode.JOURNAL_AHEAD, message, short.account_id)
     for name in sorted(gaps.releases):
-        message = f"The folder of release {name} is of a job that the database does not know: {_WHY}"
+        message = f"There is a folder of release {name}, but its job is not in the database: {_WHY}"
         yield Finding(FindingCode.RELEASE_UNKNOWN, message)
     for name in sorted(gaps.datasets):
-        message = f"Images were uploaded into dataset {name}, and the database does not know them: {_WHY}"
+        message = f"Images were uploaded into dataset {name}, but the upload is not in the database: {_WHY}"
         yield Finding(FindingCode.DATASET_UNKNOWN, message)
 
 
@@ -205,7 +205,7 @@ class Loss:
 
 
 def find_losses(session: Session, storage: Storage, folder: DataFolder, proofs: Proofs) -> dict[str, Loss]:
-    """Return the losses of a database by account. Take its snapshot after reading the folder and the proofs."""
+    """Return the losses of a database by account. Take the database's snapshot after reading the folder and proofs."""
     kept, gaps, accepted = proofs.kept, find_gaps(session, storage, folder), read_accepted(session)
     found: dict[str, Loss] = {}
 

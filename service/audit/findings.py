@@ -108,7 +108,7 @@ class Report:
 
 @dataclass(eq=False)
 class Fault(Exception):
-    """The first bad entry of a log. Without a sequence number, it is the next entry."""
+    """The first bad entry of a log. Without a sequence number, it is the entry after the last one replayed."""
 
     code: FindingCode
     message: str

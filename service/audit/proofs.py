@@ -2,7 +2,7 @@
 
 A receipt contains the whole CAPTURE entry, whose hash covers every earlier entry. Checkpoints are chained, so the log
 before a checkpoint cannot be rewritten unnoticed. The newest receipt of each account and the newest checkpoint are also
-stored as files outside the database. They contradict a database that was restored from an older backup.
+stored as files outside the database. So they reveal a database that was restored from an older backup.
 `scripts/verify_receipt.py` checks a receipt without this package.
 """
 
@@ -50,8 +50,8 @@ CHECKPOINT_FILE = "checkpoint.json"
 TERMS = ("id", "epsilon", "delta", "unit", "adjacency", "rate", "base", "capacity_nano", "spent_nano")
 _RECEIPT_NAME = re.compile(r"(acc_[a-z2-7]{20})\.json")
 _MISSING = (
-    "Checkpoint {}, which is kept beside the database, is not in it. Checkpoints were removed, or the database is "
-    "older than the signed checkpoint, so later spending could be repeated."
+    "Checkpoint {} is stored beside the database, but is not in the database. Checkpoints were removed, or the "
+    "database is older than the signed checkpoint, so later spending could be repeated."
 )
 
 
@@ -119,12 +119,12 @@ def kept_receipts(storage: Storage) -> dict[str, bytes | None]:
 def keep_receipt(storage: Storage, receipt: Mapping[str, Any]) -> bool:
     """Store a receipt beside the database unless a newer one is stored; return True if it was written.
 
-    Call it after the commit. After a crash in between, the file is one receipt behind until `keep_newest` runs, which
-    causes no false alarm. A newer file is not overwritten, because it proves that the database is too old.
+    Call it after the commit. After a crash in between, the file is one receipt behind until `keep_newest` runs; that
+    is not a finding. A newer file is not overwritten, because it proves that the database is too old.
     """
     name = f"{receipt['statement']['entry']['account_id']}.json"
     if not _RECEIPT_NAME.fullmatch(name):
-        raise LedgerCorruption("Ledger: a receipt names no account of ours.")
+        raise LedgerCorruption("Ledger: a receipt has an invalid account id.")
     # Ordered by spending, which never decreases: after a restore, sequence numbers are reused.
     return keep_newer(storage, name, receipt, lambda kept: int(kept["statement"]["entry"]["spent_nano"]))
 
@@ -138,7 +138,7 @@ def keep_newest(session: Session, storage: Storage) -> int:
     for account_id in session.scalars(select(Release.account_id).distinct()).all():
         latest = select(func.max(Release.created_at)).where(Release.account_id == account_id).scalar_subquery()
         query = select(Release.id, Release.receipt).where(Release.account_id == account_id)
-        receipts: dict[int, dict[str, Any]] = {}  # several can have the same time
+        receipts: dict[int, dict[str, Any]] = {}  # several releases can have the same time
         for row in session.execute(query.where(Release.created_at == latest)):
             try:
                 receipts[int(row.receipt["statement"]["entry"]["sequence"])] = row.receipt
@@ -182,7 +182,7 @@ def checkpoint_due(session: Session, *, now: datetime) -> bool:
 
 
 def write_checkpoint(session: Session, *, heads: Mapping[str, Any], key: SigningKey, now: datetime) -> Checkpoint:
-    """Sign and store just verified heads: [sequence, hash, spent_nano] of the newest entry, by account.
+    """Sign and store heads that were just verified: [sequence, hash, spent_nano] of the newest entry, by account.
 
     Raise IntegrityError if another process has written this checkpoint.
     """
@@ -206,7 +206,7 @@ def write_checkpoint(session: Session, *, heads: Mapping[str, Any], key: Signing
 
 
 def keep_checkpoint(storage: Storage, checkpoint: Checkpoint, trusted: Mapping[str, bytes]) -> bool:
-    """Store a committed checkpoint beside the database; return False if a newer one is stored or its key is unknown."""
+    """Store a committed checkpoint beside the database. Return False if a newer one is stored or the key is unknown."""
     public = trusted.get(checkpoint.key_id)
     if public is None:
         return False
@@ -251,7 +251,7 @@ def read_proofs(storage: Storage, trusted: Mapping[str, bytes], given: Sequence[
             statement = check_signed(document, format=CHECKPOINT_FORMAT, version=VERSION, trusted=trusted)
             proofs.kept = Signed(int(statement["sequence"]), body_hash(statement), dict(statement["heads"]))
     except SignatureRefused as error:
-        message = f"The checkpoint that is kept beside the database is refused. {error.message}"
+        message = f"The checkpoint that is stored beside the database is refused. {error.message}"
         proofs.findings.append(Finding(FindingCode.CHECKPOINT_FILE_REFUSED, message))
     return proofs
 
@@ -314,14 +314,14 @@ def _check_checkpoint(row: Row[Any], before: Signed, trusted: Mapping[str, bytes
         statement = _statement(row.sequence, heads, row.previous_hash, moment(row.created_at)) | {"key_id": row.key_id}
         digest = body_hash(statement)
     except (TypeError, ValueError, AttributeError, RecursionError):
-        raise SignatureRefused("cannot be understood") from None
+        raise SignatureRefused("is malformed") from None
     if not canonical or digest != row.hash:
         raise SignatureRefused("does not match its hash")
     try:
         document = {"statement": statement, "public_key": public.hex(), "signature": row.signature}
         check_signed(document, format=CHECKPOINT_FORMAT, version=VERSION, trusted=trusted)
     except SignatureRefused:
-        raise SignatureRefused("does not carry the signature of its key") from None
+        raise SignatureRefused("does not have a valid signature of its key") from None
     if row.previous_hash != before.hash and before.hash:
-        raise SignatureRefused("does not link to the one before it")
+        raise SignatureRefused("does not link to the checkpoint before it")
     return Signed(row.sequence, digest, heads)

@@ -74,7 +74,7 @@ class Prices:
     def check_hold(self, amount_nano: int, details: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
         """Compare a hold's amount with the price of the stages of its plan; return the stages by name."""
         stages, total = details.get("stages") or (), 0
-        require(bool(stages), FindingCode.PRICE_UNKNOWN, "does not say what is held for")
+        require(bool(stages), FindingCode.PRICE_UNKNOWN, "does not name the stages that its hold pays for")
         for stage in stages:
             event = event_from_json(stage["event"])
             self._check(replace(event, count=event.count + exactly(int, stage.get("repeats", 0))), stage["cost_nano"])
@@ -89,10 +89,10 @@ class Prices:
 
         `made` is the number of earlier releases of a stage priced as a whole.
         """
-        require(details.get("event") is not None, FindingCode.PRICE_UNKNOWN, "does not say what is paid for")
+        require(details.get("event") is not None, FindingCode.PRICE_UNKNOWN, "does not name the event that it pays for")
         event, planned = event_from_json(details["event"]), stages.get(details["stage"])
         if planned is None or {**planned["event"], "count": 0} != {**details["event"], "count": 0}:
-            raise Fault(_PRICE, "pays for a release that its plan did not announce")
+            raise Fault(_PRICE, "pays for a release that is not in its plan")
         if not event.is_sampled:
             self._check(event, amount_nano)
             return
@@ -101,7 +101,7 @@ class Prices:
             and details.get("released", {}).get(details["stage"]) == made + event.count
             and amount_nano == (0 if made else planned["cost_nano"]),
             _PRICE,
-            "pays for more releases than were priced together, or another price than theirs",
+            "pays for more releases than its stage has, or another price than the stage costs",
         )
 
     def _check(self, event: Event, cost_nano: int) -> None:
@@ -115,7 +115,7 @@ class Prices:
         require(
             abs(exactly(int, cost_nano) - wanted_nano) <= slack_nano,
             _PRICE,
-            f"has the price {cost_nano} where its parameters cost {wanted_nano}",
+            f"states the price {cost_nano}, but its parameters cost {wanted_nano}",
         )
 
 
@@ -144,9 +144,9 @@ class HoldReplay:
 
     def arm(self, line: Line) -> None:
         require(self.state in (HoldState.HELD, HoldState.ARMED), _REFUSED, "arms a closed hold")
-        require(line.amount_nano == 0, _AMOUNT, "arms with an amount")
+        require(line.amount_nano == 0, _AMOUNT, "arms a hold, but states an amount")
         attempt = exactly(int, line.details["attempt"])
-        require(attempt > self.armed_attempt, _REFUSED, "arms for an attempt that has passed")
+        require(attempt > self.armed_attempt, _REFUSED, "arms a hold again for the same or an earlier attempt")
         self.state, self.armed_attempt = HoldState.ARMED, attempt
         self._check_counts(line)
 
@@ -165,14 +165,14 @@ class HoldReplay:
         require(
             (line.amount_nano == 0) == (made > 0) and details["charged_nano"] == self.charged_nano <= self.amount_nano,
             _AMOUNT,
-            "charges an amount that its hold does not cover or does not add up to",
+            "charges more than its hold covers, or states a wrong sum of charges",
         )
         if prices is not None:
             prices.check_charge(line.amount_nano, line.details, self.stages, made)
 
     def _check_counts(self, line: Line) -> None:
         counts = line.details.get("released", {})
-        require(counts == self.released, _AMOUNT, "counts other releases than its hold has made")
+        require(counts == self.released, _AMOUNT, "states another number of releases than its hold has paid for")
 
     def capture(self, line: Line) -> None:
         details = line.details
@@ -198,7 +198,7 @@ class HoldReplay:
 
 
 def replay_hold(account_id: str, lines: list[Line]) -> HoldReplay | None:
-    """Replay a job's entries, oldest first, to its open hold; None if there is no HOLD first, or the hold was closed.
+    """Replay a job's entries, oldest first. Return the open hold; None if it was closed, or no HOLD comes first.
 
     Raise Fault if the entries contradict each other. Prices are not checked again: the checkpoint covers them.
     """
@@ -250,17 +250,17 @@ class LogReplay:
         try:
             self._take(line)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, PrivacyError) as error:
-            raise Fault(FindingCode.ENTRY_MALFORMED, f"cannot be understood ({type(error).__name__})") from None
+            raise Fault(FindingCode.ENTRY_MALFORMED, f"is malformed ({type(error).__name__})") from None
         require(
             (line.capacity_nano, line.spent_nano, line.reserved_nano)
             == (self.capacity_nano, self.spent_nano, self.reserved_nano),
             FindingCode.BALANCE_MISMATCH,
-            "states other balances than the entries up to it add up to",
+            "states other balances than the sums of the entries up to here",
         )
         require(
             self.frozen or self.spent_nano + self.reserved_nano <= self.capacity_nano,  # I1, I13
             FindingCode.OVERSPENT,
-            "leaves more spent and held than the capacity",
+            "leaves more budget spent and held than the capacity",
         )
         self.sequence, self.hash = line.sequence, line.hash
 
@@ -268,13 +268,13 @@ class LogReplay:
         kind = EntryKind(line.kind)
         opens = kind is EntryKind.OPEN
         require(opens == (line.sequence == 1), _REFUSED, "opens the account again, or does not open it")
-        require(kind in _OF_HOLDS or line.hold_id is None, _REFUSED, "concerns a hold and should not")
+        require(kind in _OF_HOLDS or line.hold_id is None, _REFUSED, "names a hold, but is of a kind without holds")
         match kind:
             case EntryKind.OPEN:
                 self.terms = {name: line.details[name] for name in TERMS}
                 self.created_at, self.rate = line.created_at, float(line.details["rate"])
                 wanted = open_filter(line.details["epsilon"], self.terms["delta"]).rate
-                require(isclose(self.rate, wanted, rel_tol=FLOAT_TOLERANCE), _CAPACITY, "has another rate")
+                require(isclose(self.rate, wanted, rel_tol=FLOAT_TOLERANCE), _CAPACITY, "states a wrong rate")
                 self._set_limit(line)
             case EntryKind.HOLD:
                 self._hold(line)
@@ -284,7 +284,7 @@ class LogReplay:
                 self._limit(line)
             case EntryKind.FREEZE:
                 self.frozen = exactly(bool, line.details["frozen"])
-                require(line.amount_nano == 0, _AMOUNT, "freezes with an amount")
+                require(line.amount_nano == 0, _AMOUNT, "turns the freeze switch, but states an amount")
             case EntryKind.ACCEPT:
                 require(line.amount_nano >= 0, _AMOUNT, "accepts a negative amount")
                 self.spent_nano += line.amount_nano
@@ -292,7 +292,7 @@ class LogReplay:
                 require(
                     exactly(bool, line.details["frozen"]) == self.frozen,
                     _REFUSED,
-                    "turns the freeze switch with accepted spending",
+                    "accepts spending, and states a wrong freeze switch",
                 )
             case _:
                 assert_never(kind)
@@ -300,25 +300,25 @@ class LogReplay:
     def _limit(self, line: Line) -> None:
         details = line.details
         require(
-            details["epsilon_before"] == self.epsilon, _CAPACITY, "changes the limit from another one than there was"
+            details["epsilon_before"] == self.epsilon, _CAPACITY, "changes the limit, and states a wrong earlier limit"
         )
         require(
             details["epsilon"] < self.epsilon or _two_people_agreed(details),
             FindingCode.RAISE_UNAPPROVED,
-            "raises the limit without a request and two people who were admins by then",
+            "raises the limit without a request, or without two people who were admins when it was made",
         )
         wanted = self.use_filter().at_limit(details["epsilon"], self.spent_nano + self.reserved_nano)
         rate, base = details["rate"], details["base"]
         require(
             isclose(rate, wanted.rate, rel_tol=FLOAT_TOLERANCE) and isclose(base, wanted.base, rel_tol=FLOAT_TOLERANCE),
             _CAPACITY,
-            "has another rate than its limit gives it",
+            "states a wrong rate for its limit",
         )
         self.rate, self.base = rate, base
         self._set_limit(line)
         frozen = self.frozen or self.spent_nano + self.reserved_nano > self.capacity_nano  # I13
         same = exactly(bool, details["frozen"]) == frozen
-        require(same, _REFUSED, "turns the freeze switch with a limit")
+        require(same, _REFUSED, "changes the limit, and states a wrong freeze switch")
         self.frozen = frozen
 
     def use_filter(self) -> Filter:
@@ -333,18 +333,18 @@ class LogReplay:
             abs(line.capacity_nano - wanted_nano) <= 2 + FLOAT_TOLERANCE * wanted_nano
             and line.amount_nano == line.capacity_nano,
             _CAPACITY,
-            f"has the capacity {line.capacity_nano} where its limit is worth {wanted_nano}",
+            f"states the capacity {line.capacity_nano}, but its limit has the capacity {wanted_nano}",
         )
         self.capacity_nano = line.capacity_nano
 
     def _hold(self, line: Line) -> None:
-        require(not self.frozen, _REFUSED, "holds on a frozen account")
+        require(not self.frozen, _REFUSED, "holds budget of a frozen account")
         require(
             line.hold_id is not None and line.job_id is not None and line.hold_id not in self.open_holds,
             _REFUSED,
             "opens a hold that is open already, or has no id",
         )
-        require(line.amount_nano > 0, _AMOUNT, "holds nothing")
+        require(line.amount_nano > 0, _AMOUNT, "holds no amount")
         self.reserved_nano += line.amount_nano
         require(
             self.spent_nano + self.reserved_nano <= self.capacity_nano,
@@ -359,7 +359,7 @@ class LogReplay:
         hold = self.open_holds.get(line.hold_id or "") or self.find_hold(line)
         if hold is None:
             raise Fault(_REFUSED, "concerns a hold that is not open")
-        require(line.job_id == hold.job_id, _REFUSED, "concerns another job than its hold")
+        require(line.job_id == hold.job_id, _REFUSED, "names another job than its hold")
         hold.last_sequence, hold.updated_at = line.sequence, line.created_at
         if kind is EntryKind.ARM:
             require(
@@ -380,7 +380,7 @@ class LogReplay:
 
 
 def _two_people_agreed(details: Mapping[str, Any]) -> bool:
-    """Return whether two keys of two people agreed, and the second person was an admin when the first one asked."""
+    """Return whether two people agreed with a key each, and the approver was an admin when the request was made."""
     pairs = ("requested_with", "approved_with"), ("requested_by", "approved_by")
     named = [(details.get(first), details.get(second)) for first, second in pairs]
     admitted_at, requested_at = details.get("approver_admitted_at"), details.get("requested_at")

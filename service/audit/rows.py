@@ -176,7 +176,7 @@ class RowReader:
 
 
 def read_object(stored: Any) -> dict[str, Any]:
-    """Return a stored JSON object; anything else counts as an empty one."""
+    """Return a stored JSON object, or an empty dict for any other value."""
     try:
         value = json.loads(stored)
     except (TypeError, ValueError, RecursionError):
@@ -210,7 +210,7 @@ def find_missing_triggers(session: Session) -> Iterator[Finding]:
     for table in _APPEND_ONLY:
         for name in _TRIGGERS[dialect]:
             if f"{table}_{name}" not in standing:
-                message = f"The trigger {table}_{name} is gone or disabled: {table} can be changed."
+                message = f"The trigger {table}_{name} is missing or disabled: rows of {table} can be changed."
                 yield Finding(FindingCode.TRIGGER_MISSING, message)
 
 
@@ -240,5 +240,5 @@ def _line(account_id: str, row: Sequence[Any]) -> Line:
         if type(details) is not dict or end != len(written) or created_at is None or row[12] != account_id:
             raise ValueError
     except (ValueError, TypeError, RecursionError):
-        raise Fault(FindingCode.HASH_MISMATCH, "is not spelt as it was written: it was changed after that") from None
+        raise Fault(FindingCode.HASH_MISMATCH, "has an invalid format: it was changed after it was written") from None
     return Line._make((*row[:8], details, row[9], row[10], created_at, written))

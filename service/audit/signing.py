@@ -169,7 +169,7 @@ def bytes_of(document: Mapping[str, Any]) -> bytes:
 
 
 def keep_newer(storage: Storage, name: str, document: Mapping[str, Any], age_of: Callable[[Any], Any]) -> bool:
-    """Store a signed document in the folder of receipts, unless the stored one is as new by `age_of`, or unreadable.
+    """Store a signed document with the receipts, unless the stored one is unreadable, or at least as new by `age_of`.
 
     An unreadable file may be evidence: verification reports it, and nothing overwrites it. Return True if the document
     was written.

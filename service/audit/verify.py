@@ -134,7 +134,7 @@ class _Reading:
         """Replay one account's log, and compare its row, its holds and its witnesses."""
         self.accounts += 1
         if not is_id(str(row.id), "acc"):
-            message = "The id of an account does not have the form of one."
+            message = "The id of an account does not have the form of an account id."
             self.findings.append(Finding(FindingCode.ACCOUNT_MISMATCH, message))
             return
         log, facts = LogReplay(row.id, self._prices), 0
@@ -199,7 +199,7 @@ class _Reading:
                 self._adopt(log, job_id, sequence)
             log.find_hold = lambda line: self._adopt(log, line.job_id, sequence)
         except (KeyError, TypeError, ValueError, AttributeError, PrivacyError):
-            raise Fault(FindingCode.ENTRY_MALFORMED, "or one before it cannot be understood", sequence) from None
+            raise Fault(FindingCode.ENTRY_MALFORMED, "or an entry before it is malformed", sequence) from None
 
     def _adopt(self, log: LogReplay, job_id: str | None, until: int) -> HoldReplay | None:
         """Replay a hold that was open at the checkpoint, from the entries before the checkpoint."""
@@ -230,7 +230,7 @@ class _Reading:
         differing = sorted(name for name, value in replayed.items() if getattr(row, name) != value)
         differing += ["created_at"] if moment(row.created_at) != log.created_at else []
         if differing:
-            what = f"gives the account other values than its row: {', '.join(differing)}"
+            what = f"implies other values than the account's row has: {', '.join(differing)}"
             return self._found(FindingCode.ACCOUNT_MISMATCH, log, log.sequence, what)
         return True
 
@@ -257,11 +257,11 @@ class _Reading:
         older = FindingCode.OLDER_THAN_CHECKPOINT if "checkpoint" in witness.source else FindingCode.OLDER_THAN_RECEIPT
         message = (
             f"Account {witness.account_id}: {witness.source} proves entry {witness.sequence}, which is missing or has "
-            "another hash. The log was rewritten up to there, or the database is older than the signed entry, so later "
-            "spending could be repeated."
+            "another hash. The log was rewritten before or at this entry, or the database is older than the entry, so "
+            "later spending could be repeated."
         )
         if witness.spent_nano is not None and row is not None:
-            message += f" By then {witness.spent_nano} nano-units were spent; the database says {row.spent_nano}."
+            message += f" At that entry {witness.spent_nano} nano-units were spent; the database says {row.spent_nano}."
             if type(row.spent_nano) is int and witness.spent_nano > row.spent_nano:
                 message += f" `obscura ledger accept {row.id}` records the difference as spent."
         self.findings.append(Finding(older, message, witness.account_id, witness.sequence))

@@ -1,4 +1,4 @@
-"""Back up and restore an installation, and accept what a restored database lacks.
+"""Back up and restore an installation, and accept the losses of a restored database.
 
 Start with `making`, then `restoring` and `accepting`. Nothing here overwrites a database or files that exist.
 """

@@ -67,12 +67,12 @@ def accept(
 ) -> Outcome:
     """Record an account's spending and uploads that storage proves and the database lacks. No service needs to run.
 
-    If two admins have usable keys, the first call is a request, and the same call with another admin's key records.
+    If two admins have usable keys, the first call makes a request. The same call with another admin's key approves it.
 
     Args:
         token: an API key of an admin of the installation.
         reason: recorded in the log.
-        given: receipts from users, which may prove more.
+        given: receipts from users, which may prove more spending.
         epsilon: record at least this epsilon.
         without_images: accept that images and subjects of some uploads cannot be recognised any more.
     """
@@ -118,7 +118,7 @@ def accept(
             facts |= {"request_id": decision.id, "requested_with": decision.requested_with, "reason": decision.reason}
             facts |= {"requested_by": decision.requested_by}
         recorded_nano = _record(session, loss, facts, epsilon, at)
-        # Later revocations are lost, so revoke all keys except admins' keys, and end every session.
+        # Revocations since the backup are lost, so revoke all keys except admins' keys, and end every session.
         session.execute(delete(SignIn))
         has_token = or_(ApiKey.person_id.is_(None), ApiKey.created_by.is_not(None))
         keys_revoked = auth.revoke(session, ApiKey.admin_id.is_(None) & has_token, now=at, include_created=False)
@@ -151,7 +151,7 @@ def _loss_of(settings: Settings, factory: SessionFactory, account_id: str, given
 def _fingerprint_uploads(
     settings: Settings, factory: SessionFactory, loss: data_folder.Loss, *, now: datetime, without_images: bool
 ) -> None:
-    """Fingerprint the uploads that the database lacks. They count once the account's losses are recorded."""
+    """Fingerprint the uploads that the database lacks. They take effect once the account's losses are recorded."""
     stored = vault.Vault.of(settings)
     uploads, unreadable = journals.read_uploaded(stored.storage), list(loss.unattributed)
     with transaction(factory, read_only=True) as session:
@@ -194,7 +194,7 @@ def _fingerprint_uploads(
         raise Conflict(
             f"{len(unreadable)} uploads cannot be fingerprinted again, because their keys or their content are gone or "
             f"no journal names their account: {', '.join(unreadable)}. Their images could get a second budget. Restore "
-            "the keys, or accept that with --without-images. The installation stays locked.",
+            "the keys, or accept this risk with --without-images. The installation stays locked.",
             datasets=unreadable,
         )
     for dataset_id in unreadable:
@@ -204,7 +204,7 @@ def _fingerprint_uploads(
 def _record(
     session: Session, loss: data_folder.Loss, facts: dict[str, Any], epsilon: float | None, now: datetime
 ) -> int:
-    """Append the entry, make the uploads count, and discard trainings that would repeat their noise."""
+    """Append the entry, mark the uploads as received, and discard trainings that would repeat their noise."""
     account = ledger.lock_account(session, loss.account_id)
     if loss.known and account.head_sequence != loss.head_sequence:
         raise Conflict("The account's log has changed meanwhile. Nothing was recorded; run the command again.")

@@ -2,9 +2,9 @@
 
 A charge is committed before its line in a journal, and a capture before its receipt. So if the database is copied after
 journals and receipts, it contains everything that they prove. Uploads, releases and samples never change and are
-published before their rows. So they are copied after the database, if the database names them. In the other order, a
-backup's receipts could be newer than its database, and verification would report lost spending. The manifest is written
-last, so a folder with a manifest is a complete backup.
+published before their rows. So they are copied after the database, if the database names them. If the database were
+copied first, the receipts could be newer, and verification would report lost spending. The manifest is written last, so
+a folder with a manifest is a complete backup.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def read_manifest(folder: Path) -> Manifest:
         manifest = _DOCUMENT.validate_json((folder / MANIFEST).read_bytes())
     except FileNotFoundError:
         raise BackupRefused(
-            f"There is no {MANIFEST} in {folder}: it is not a backup, or was interrupted. Take another backup."
+            f"There is no {MANIFEST} in {folder}: this is no backup, or an interrupted one. Use another backup."
         ) from None
     except (OSError, ValidationError) as error:
         raise BackupRefused(
@@ -101,14 +101,14 @@ def read_manifest(folder: Path) -> Manifest:
     present = {path.relative_to(folder).as_posix() for path in regular_files(folder)} - {MANIFEST}
     if present != set(manifest.files):
         raise BackupRefused(
-            f"The backup in {folder} does not hold the files that its manifest names: "
+            f"The backup in {folder} does not contain exactly the files that its manifest names: "
             f"{len(set(manifest.files) - present)} are missing, and {len(present - set(manifest.files))} are unknown."
         )
     changed = [name for name, digest in manifest.files.items() if digest_file(folder / name) != digest]
     if changed:
         raise BackupRefused(
-            f"{len(changed)} files of the backup in {folder} are not what was written; the first is {changed[0]}. "
-            "Take another backup."
+            f"{len(changed)} files of the backup in {folder} were changed later; the first is {changed[0]}. "
+            "Use another backup."
         )
     return manifest
 
@@ -214,7 +214,7 @@ def copy_database(url: str, target: Path) -> tuple[str, dict[str, list[str]]]:
     """Copy a snapshot of a database into a new file.
 
     Returns:
-        Its migration; and the names of datasets, releases and samples with files, by storage folder.
+        The database's migration; and the names of datasets, releases and samples with files, by storage folder.
     """
     file = sqlite_file(url)
     new_private_file(target).close()
@@ -247,8 +247,8 @@ def require_empty(url: str) -> None:
     if path is not None:
         if any(path.with_name(path.name + suffix).exists() for suffix in ("", "-wal", "-shm")):
             raise BackupRefused(
-                f"There is a database at {path} already. Move it away as it is, with its -wal and -shm: it may record "
-                "spending since the backup."
+                f"There is a database at {path} already. Move it away with its -wal and -shm files, and keep it: it "
+                "may record spending since the backup."
             )
         return
     if inspect(_postgresql(url)).get_table_names():
@@ -280,7 +280,7 @@ def _named(connection: Connection) -> tuple[str, dict[str, list[str]]]:
             for shelf, (name, rule) in _WITH_FILES.items()
         }
     except OperationalError as error:
-        raise BackupRefused(f"The database is not that of a service: {type(error.orig).__name__}.") from error
+        raise BackupRefused(f"The database does not belong to a service: {type(error.orig).__name__}.") from error
     return schema, named
 
 

@@ -1,9 +1,10 @@
 """Restore a backup, so that budget spent after the backup cannot be spent again unnoticed.
 
 If the files have survived, journals and receipts prove the spending that the database lacks. The verification then
-locks the installation until admins have accepted it (`accepting.py`). If everything comes from the backup, nothing
-proves the later spending. Then every account is locked until an admin has accepted its losses. Unfinished trainings are
-discarded: they would repeat the same noise from the same secret, and their results since the backup may be public.
+locks the installation until admins have accepted this spending (`accepting.py`). If the files also come from the
+backup, nothing proves the later spending. Then every account is locked until an admin has accepted its losses, and
+unfinished trainings are discarded: they would repeat the same noise from the same secret, and their results since the
+backup may be public.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def restore(settings: Settings, backup: Path, *, keep_files: bool, now: datetime
                     jobs.request_cancel(session, job_id=job_id, now=now, discard=True)
                     discarded += 1
         mark = f"{making.FILES}/{installation.FILE}"
-        if not keep_files and mark in manifest.files:  # last: without this file, no start opens or removes anything
+        if not keep_files and mark in manifest.files:  # last: a service that starts without it changes nothing
             storage.write(installation.FILE, (backup / mark).read_bytes())
         report = inspect_ledger(settings, factory, thorough=True)
         follow_up(factory, report, now=now)
@@ -82,8 +83,8 @@ def _require_place(settings: Settings, storage: Storage, manifest: making.Manife
     kind = make_url(settings.database_url).get_backend_name()
     if kind != manifest.database:
         raise making.BackupRefused(
-            f"The backup is of a database of {manifest.database}, and OBSCURA_DATABASE_URL names one of {kind}: set it "
-            f"to an empty database of {manifest.database}."
+            f"The backup contains a {manifest.database} database, but OBSCURA_DATABASE_URL names a {kind} database: "
+            f"set it to an empty {manifest.database} database."
         )
     try:
         ScriptDirectory.from_config(migration_config("")).get_revision(manifest.schema)
@@ -97,16 +98,17 @@ def _require_place(settings: Settings, storage: Storage, manifest: making.Manife
         kept = installation.mark_of(storage)
         if kept is None or kept != manifest.installation:
             raise making.BackupRefused(
-                f"The files are those of installation {kept}, and the backup is of {manifest.installation}: to keep "
-                "them, both must be the same. Check OBSCURA_DATA_DIR and OBSCURA_STORAGE."
+                f"The files belong to installation {kept}, but the backup to {manifest.installation}, so the files "
+                "cannot be kept. Check OBSCURA_DATA_DIR and OBSCURA_STORAGE."
             )
         return
     full = [shelf for shelf in _SHELVES if storage.list(shelf)]
     full += [installation.FILE] if storage.holds(installation.FILE) else []
     if full:
         raise making.BackupRefused(
-            f"There are files already ({', '.join(full)}). If they have survived, keep them: `obscura restore "
-            "--keep-files` brings back the database alone, and compares what was spent. Otherwise choose another place."
+            f"There are files already ({', '.join(full)}). If they are this installation's files, keep them: `obscura "
+            "restore --keep-files` restores only the database, and reports missing spending. Otherwise choose an "
+            "empty place."
         )
 
 
@@ -121,13 +123,13 @@ def _restore_keys(settings: Settings, backup: Path, manifest: making.Manifest) -
         if not target.exists():
             making.copy_file(backup / name, target)
         elif digest_file(target) != manifest.files[name]:
-            raise making.BackupRefused(f"There is another key at {target} than in the backup. Move one of them away.")
+            raise making.BackupRefused(f"The key at {target} differs from that in the backup. Move one of them away.")
     absent = set(manifest.signed_by) - set(trusted_keys(settings.ledger_key_path))
     if absent:
         raise making.BackupRefused(
-            f"The keys are neither in this backup nor in {settings.ledger_key_path.parent}. Without the public half of "
+            f"Keys are neither in this backup nor in {settings.ledger_key_path.parent}. Without the public half of "
             f"the signing key ({min(absent)[:16]}...), the ledger's signatures cannot be checked. First restore the "
-            f"key folder to {settings.keys_path}; without the keys of datasets, no image opens."
+            f"key folder to {settings.keys_path}; without the datasets' keys, no image can be opened."
         )
 
 

@@ -67,7 +67,7 @@ PEOPLE_DECIDE = "obscura_people_decide"
 
 
 def covers(held: frozenset[Scope], scope: Scope) -> bool:
-    """Return whether scopes include another one."""
+    """Return whether a set of scopes includes another scope."""
     return bool(held & {scope, Scope.ADMIN}) or bool(held & _WIDER.get(scope, frozenset()))
 
 
@@ -83,7 +83,7 @@ class Principal:
 
     def require(self, scope: Scope) -> None:
         """Raise Forbidden unless the key covers a scope."""
-        # Metrics cover all projects, so an owner's scope `admin` does not include them.
+        # Metrics cover all projects, so a project owner's scope `admin` does not include the scope `metrics`.
         of_all_projects = scope is Scope.METRICS and self.project_id is not None
         if not (scope in self.scopes if of_all_projects else covers(self.scopes, scope)):
             has = ", ".join(sorted(self.scopes)) or "none"
@@ -101,14 +101,14 @@ def seen_by(caller: Principal | None, table: type[Base]) -> ColumnElement[bool] 
 
     A project's key sees the project's rows and the releases shared with it, including the samples and evaluations made
     by the project that shares them. An admin of the installation sees accounts, requests, keys, webhooks and audit
-    events of all projects. While there is only one project, that admin and readers without a key (None) also see
+    events of all projects. While there is only one project, such an admin and readers without a key (None) also see
     datasets, jobs and their results. Erased datasets are always hidden.
     """
     project_id = None if caller is None else caller.project_id
     return _rule(table, project_id, alone=caller is None or (project_id is None and table in CONTENT))
 
 
-@functools.lru_cache(maxsize=1024)  # every page needs about twelve
+@functools.lru_cache(maxsize=1024)  # every page needs about twelve conditions
 def _rule(table: Any, project_id: str | None, *, alone: bool) -> ColumnElement[bool] | None:
     existing = [Dataset.erased_at.is_(None)] if table is Dataset else []
     if alone:
@@ -167,7 +167,7 @@ def _caller(session: Session) -> Principal | None:
 def on_behalf(
     factory: SessionFactory, caller: Callable[[], Principal | None], last: Last | None = None
 ) -> SessionFactory:
-    """Return a factory of sessions with a caller, resolved at the first read. `last` is described in `recording`."""
+    """Return a factory of sessions for a caller, looked up when a query needs it. `recording` describes `last`."""
     return with_info(factory, **{_CALLER: caller}, **({LAST: last} if last is not None else {}))
 
 
@@ -198,7 +198,7 @@ def find(
 
 
 def require_visible(session: Session, table: Any, row_id: str) -> None:
-    """Raise NotFound if a row is hidden from the caller. A row that does not exist is not hidden."""
+    """Raise NotFound if the caller's filter hides a row. For a caller without a filter, even a missing row passes."""
     condition = _condition(session, table)
     if condition is not None and session.scalar(select(table.id).where(table.id == row_id, condition)) is None:
         raise _not_found(table, row_id)

@@ -79,7 +79,7 @@ def request_admission(
     Args:
         name: of the person; no later admin can have the same name.
         introduction: introduction of the person's token, `key_...:SHA-256`.
-        project_id: for an owner; None for the project of the requesting key, or the installation.
+        project_id: project of a new owner; None: that of the requesting key, or the installation if the key has none.
     """
     asking = acting_key(session, requested_with)
     key_id, key_hash = _parse_introduction(introduction)
@@ -180,7 +180,7 @@ def admit_person(session: Session, person: Person, project_id: str | None, *, no
 
 
 def dismiss_person(session: Session, person: Person, *, except_in: Collection[str | None], now: datetime) -> None:
-    """Remove a person's admin rows, except in some projects (None: the installation). Revoke their keys first."""
+    """Mark a person as removed in all projects but `except_in` (None: the installation). Revoke their keys first."""
     for admin in session.scalars(select(Admin).where(Admin.person_id == person.id, Admin.removed_at.is_(None))):
         if admin.project_id not in except_in:
             admin.removed_at = now
@@ -204,15 +204,15 @@ def _parse_introduction(introduction: str) -> tuple[str, str]:
     form = _INTRODUCTION.fullmatch(introduction.strip())
     if form is None:
         raise InvalidInput(
-            "An introduction is key_...:SHA-256. The new admin gets one with `obscura admins introduce`, which also "
-            "writes down the token; the token stays with that person."
+            "An introduction has the form key_...:SHA-256. The new admin creates it with `obscura admins introduce`, "
+            "and keeps the token that this command writes to a file."
         )
     return form[1], form[2]
 
 
 def _require_free(session: Session, name: str, key_id: str | None, besides: str | None = None) -> None:
     if session.scalar(select(Admin.id).where(Admin.name == name)) is not None:
-        raise Conflict(f"There is, or was, an admin named *{name}*. Names are never used again.")
+        raise Conflict(f"There is, or was, an admin named *{name}*. Names are never reused: choose another name.")
     if key_id is None:
         return
     pending = Decision.state == DecisionState.PENDING, Decision.id != (besides or ""), Decision.key_id == key_id
@@ -227,15 +227,15 @@ def _require_removable(session: Session, admin: Admin) -> None:
     if admin.removed_at is not None:
         raise Conflict(f"*{admin.name}* was removed already.", admin_id=admin.id)
     if admin.person_id is not None:
-        raise Conflict(f"*{admin.name}* is an admin by a group. Remove them from it at the sign-in provider.")
+        raise Conflict(f"*{admin.name}* is an admin by a group at the sign-in provider. Remove them from that group.")
     if admin.project_id is not None:
         return  # if there is no owner, admins of the installation decide
     deciding = Admin.removed_at.is_(None), Admin.project_id.is_(None), Admin.person_id.is_(None)
     active = session.scalars(select(Admin.id).where(*deciding).with_for_update()).all()
     if len(active) <= ADMINS_MIN:
         raise Conflict(
-            f"There are {len(active)} admins, and fewer than {ADMINS_MIN} could decide nothing. Admit another one "
-            "first. The owner of a stolen key can revoke it at once; so can two admins together."
+            f"There are {len(active)} admins, and decisions need at least {ADMINS_MIN}. First admit another admin. If "
+            "a key was stolen, its owner alone, or two admins together, can revoke it at once."
         )
 
 
@@ -259,8 +259,8 @@ def _add(
     try:
         with session.begin_nested():
             session.add(admin)
-    except IntegrityError:  # of the same name, or as the second: the database accepts one of them
-        raise Conflict("Another admin was admitted at the same moment. Check who, and request again.") from None
+    except IntegrityError:  # a concurrent admission with this name, or also as the second admin
+        raise Conflict("Another admin was admitted at the same moment. Check the list, and request again.") from None
     record(session, Act.ADMIN_ADMITTED, admin.id, project_id=admin.project_id)
     if key_id is not None:
         key = ApiKey(id=key_id, hash=digest, name=name, scopes=[Scope.ADMIN], admin_id=admin.id, created_by=created_by)

@@ -82,7 +82,7 @@ def create_key(
         for scope in chosen:
             principal_of(asking).require(Scope(scope))
     if Scope.ADMIN in chosen and admin_id is None:
-        raise InvalidInput("A key with the scope admin belongs to a person. Admit one: `obscura admins --help`.")
+        raise InvalidInput("A key with the scope admin must belong to an admin: see `obscura admins --help`.")
     of_installation = Scope.ADMIN in chosen and role is None and (asking is None or asking.project_id is None)
     if not of_installation or project_id is not None:
         project_id = projects.choose(session, project_id)
@@ -104,7 +104,7 @@ def add_key(session: Session, key: ApiKey, now: datetime) -> ApiKey:
     """Add a key. It belongs to the person of its creating key, and expires no later than the creating key."""
     requested = key.expires_at
     if requested is not None and requested <= now:
-        raise InvalidInput(f"A key cannot expire at {_moment(requested)}, which is past.")
+        raise InvalidInput(f"A key cannot expire at {_moment(requested)}, which is in the past.")
     if key.created_by is not None:  # locked, so that a concurrent revocation includes the new key
         asking = session.get_one(ApiKey, key.created_by, with_for_update={"read": True}, populate_existing=True)
         end = asking.expires_at
@@ -130,7 +130,7 @@ def rotate_key(
     now: datetime,
     expires_at: datetime | None = None,
 ) -> tuple[ApiKey, str]:
-    """Create a key with the name, scopes and project of an old key, which expires within `overlap_seconds`.
+    """Create a key with the name, scopes and project of an old key. The old key then expires in `overlap_seconds`.
 
     Args:
         created_by: id of the requesting key, whose holder receives the new token.
@@ -142,7 +142,7 @@ def rotate_key(
         raise Forbidden("Only the admin who owns this key can rotate it.", key_id=key_id)
     if old.person_id is not None and old.created_by is None:
         raise Conflict(
-            "This key represents a role that a person has through groups. Nobody has its token.", key_id=key_id
+            "This key represents a role that a person has through groups: it has no token to rotate.", key_id=key_id
         )
     if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= now):
         raise Conflict("This key was revoked or has expired. Create another one.", key_id=key_id)
@@ -158,7 +158,7 @@ def rotate_key(
     )
     end = now + timedelta(seconds=overlap_seconds)
     old.expires_at = end if old.expires_at is None else min(old.expires_at, end)
-    session.execute(update(Webhook).where(Webhook.made_by == old.id).values(made_by=made[0].id))  # keep it
+    session.execute(update(Webhook).where(Webhook.made_by == old.id).values(made_by=made[0].id))  # keep them
     session.flush()
     record(session, Act.KEY_ROTATED, old.id, project_id=old.project_id)
     return made
@@ -203,16 +203,16 @@ def require_confirmed(session: Session, person_id: str | None, now: datetime, *,
     person = session.get_one(Person, person_id, populate_existing=True)
     if person.lapsed_at is not None:
         raise Unauthorized(
-            f"The sign-in provider no longer vouches for {person.name}, since {_moment(person.lapsed_at)}. Sign in "
-            "with it again; your keys and sessions do not work until then."
+            f"Since {_moment(person.lapsed_at)}, the sign-in provider no longer vouches for {person.name}. Sign in "
+            "through the provider again: until you do, your keys and sessions do not work."
         )
     until = person.confirmed_at + SESSION_CONFIRMED if in_browser else person.keys_until
     if until <= now:
         what = "a session" if in_browser else "a key"
         raise Unauthorized(
             f"The sign-in provider does not answer. It last vouched for {person.name} at "
-            f"{_moment(person.confirmed_at)}, and {what} goes on without its word until {_moment(until)}. Your keys "
-            "and sessions work again as soon as it answers."
+            f"{_moment(person.confirmed_at)}, and {what} stays valid without a confirmation until {_moment(until)}. "
+            "Your keys and sessions work again as soon as the provider answers."
         )
 
 
@@ -252,11 +252,11 @@ def revoke_key(
     """Revoke a key that one admin may revoke alone; return it, and the number of other revoked keys. Idempotent.
 
     One admin may revoke their own keys, keys of owners whom they named alone, and keys without an admin. Revoking
-    another admin's keys takes two people (`admins.request_revocation`): otherwise one admin could become the only one.
+    another admin's keys takes two people (`admins.request_revocation`): otherwise one admin could lock out all others.
 
     Args:
         admin_id: the requesting admin.
-        include_created: also revoke all keys that it created, directly or indirectly.
+        include_created: also revoke all keys that this key created, directly or indirectly.
     """
     key = find(session, ApiKey, key_id)
     session.refresh(key)
@@ -267,8 +267,8 @@ def revoke_key(
     going = ApiKey.id.in_(with_created(this)) if include_created else this
     if session.scalar(select(ApiKey.id).where(going, theirs, ApiKey.revoked_at.is_(None)).limit(1)) is not None:
         raise Forbidden(
-            "Only the admin who owns this key, or two other admins, can revoke it. Request it with `obscura admins "
-            "revoke`; another admin must approve.",
+            "Only the admin who owns this key, or two other admins, can revoke it. Request the revocation with "
+            "`obscura admins revoke`; another admin must approve it.",
             key_id=key_id,
         )
     was_valid = key.revoked_at is None
@@ -280,7 +280,8 @@ def revoke_key(
 def revoke(session: Session, chosen: ColumnElement[bool], *, now: datetime, include_created: bool = True) -> int:
     """Revoke keys, and all keys that they created, and return the number. The caller must check the permission.
 
-    A concurrent creation of a key locks the creating key. So this waits for it, and revokes it in the next round.
+    A transaction that creates a key locks the creating key. So this function waits for the transaction to end, and
+    revokes the new key in the next round.
     """
     going = ApiKey.id.in_(with_created(chosen)) if include_created else chosen
     of = ApiKey.id, ApiKey.project_id

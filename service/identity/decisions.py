@@ -49,7 +49,7 @@ def acting_key(session: Session, key_id: str) -> ApiKey:
     if session.info.get(PEOPLE_DECIDE) and session.get_one(Admin, key.admin_id).person_id is None:
         raise Forbidden(
             "The sign-in provider must know both people who decide, and it does not know the owner of this key. Sign "
-            "in with the provider, then request or decide on the page, or with a key that you create there."
+            "in through the provider. Then request or decide on the page, or create a key on the page and use it."
         )
     return key
 
@@ -81,7 +81,7 @@ def ask(
     recent = Decision.requested_at > now - REQUEST_LIFETIME
     pending = session.scalar(select(Decision.id).where(*same, recent).limit(1))
     if pending is not None:
-        message = f"Request {pending} about *{about}* is pending. Decline it before you request it again."
+        message = f"Request {pending} about *{about}* is pending. Decline it before you make a new request."
         raise Conflict(message, request_id=pending)
     decision = Decision(id=new_id("dec"), action=action, reason=reason, state=DecisionState.PENDING, **terms)
     decision.requested_by, decision.requested_with, decision.requested_at = str(asking.admin_id), asking.id, now
@@ -117,7 +117,7 @@ def decide(
         raise Conflict(f"This request was {decision.state.value} already.", request_id=decision.id)
     if approved:
         if decision.action not in effects:  # accepting spending needs the locked installation's storage
-            raise Conflict("This request is approved by the command `obscura ledger accept`.", request_id=decision.id)
+            raise Conflict("Approve this request with the command `obscura ledger accept`.", request_id=decision.id)
         _require_approvable(session, decision, deciding, now)
         effects[decision.action](session, decision, deciding, now)
     decision.state, decision.decided_at = outcome, now
@@ -135,7 +135,7 @@ def state_at(decision: Decision, now: datetime) -> str:
 
 
 def readable_by(caller: Principal | None) -> list[ColumnElement[bool]]:
-    """Return conditions for the requests that a caller may read. Only admins may read those about people and shares."""
+    """Return conditions for the requests that a caller may read: all for an admin, else requests to raise a limit."""
     is_admin = caller is not None and covers(caller.scopes, Scope.ADMIN)
     return [] if is_admin else [Decision.action == DecisionAction.RAISE]
 
@@ -158,20 +158,20 @@ def _require_approvable(session: Session, decision: Decision, deciding: ApiKey, 
     asks, decides = (session.get_one(Admin, admin_id) for admin_id in (decision.requested_by, deciding.admin_id))
     if voice_of(session, asks) == voice_of(session, decides):
         raise Forbidden(
-            f"Two people must decide, and *{asks.name}* and *{decides.name}* count as one: one admitted the other "
-            "alone, or both are one person with several roles. Another admin must approve it."
+            f"Two people must decide, and *{asks.name}* and *{decides.name}* count as one person: either one admitted "
+            "the other alone, or both are roles of one person. Another admin must approve this request."
         )
     if decision.requested_at < decides.admitted_at:  # else an admin could request, then admit an accomplice
         raise Forbidden(
-            "This was requested before you became an admin, so you cannot approve it. Decline it, and ask for a new "
-            "request."
+            "This was requested before you became an admin, so you cannot approve it. Decline it, and ask its author "
+            "for a new request."
         )
     if asks.removed_at is not None:
         raise Conflict("The admin who requested this was removed later. Create a new request.")
     if session.info.get(PEOPLE_DECIDE) and asks.person_id is None:
         raise Conflict(
-            "The sign-in provider does not know the person who requested this. Decline it, sign in there, and request "
-            "it again."
+            "The sign-in provider does not know the person who requested this. Decline the request. That person can "
+            "sign in through the provider and make it again."
         )
     if find_usable(session, decision.requested_with, now=now) is None:
         raise Conflict(

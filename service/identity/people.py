@@ -1,7 +1,7 @@
 """People of a sign-in provider: their roles, keys and sessions, and the thread that regularly confirms them.
 
-A role is a key without a creator and with an unknown token. It opens the person's sessions and creates their keys, and
-revoking it revokes them all. A person has one role in each project where their groups grant one.
+A role is a key without a creator, whose token is thrown away. The person's sessions and keys are created with it, and
+revoking the role revokes them all. A person has one role in each project where their groups grant a role.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class NotVouchedFor(SignInRefused):
 
 
 class ProviderUnavailable(ObscuraError):
-    """The provider does not answer, or its answer is invalid. `answered`: requests about others may still succeed."""
+    """The provider does not answer, or its answer is invalid. `answered`: requests about other people may succeed."""
 
     def __init__(self, *, answered: bool = False) -> None:
         self.answered, self.dependency_failed = answered, not answered
@@ -227,7 +227,7 @@ class Confirming(Background):
         with transaction(self._factory, read_only=True) as session:
             unknown = unknown_projects(session, self._settings)
         for project_id in unknown:
-            message = f"OBSCURA_OIDC_GROUPS names {project_id}, and there is no such project."
+            message = f"OBSCURA_OIDC_GROUPS names the project {project_id}, which does not exist: correct the setting."
             get_logger(__name__).error("operator_needed", code="unknown_project", message=message)
         while not self._stopping.wait(min(ROUND_SECONDS_MAX, self._interval.total_seconds() / 4)):
             self.round()
@@ -267,7 +267,7 @@ class Confirming(Background):
 
 
 def due(session: Session, now: datetime, interval: timedelta) -> Sequence[str]:
-    """Return the people with a session or a usable key who were not confirmed within an interval."""
+    """Return the ids of people with a session or a usable key whose last confirmation is at least an interval old."""
     theirs = ApiKey.person_id == Person.id, ApiKey.revoked_at.is_(None)
     in_time = ApiKey.expires_at.is_(None) | (ApiKey.expires_at > now)
     made = select(ApiKey.id).where(*theirs, ApiKey.created_by.is_not(None), in_time)

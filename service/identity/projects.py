@@ -44,7 +44,7 @@ def choose(session: Session, project_id: str | None = None) -> str:
     seen = session.scalars(visible(session, Project, select(Project.id)).limit(2)).all()
     if len(seen) != 1:
         raise InvalidInput(
-            "There are several projects here. Name the project that this belongs to, or use one of its keys."
+            "There are several projects. Name the project of this request, or use a key of that project."
         )
     return seen[0]
 

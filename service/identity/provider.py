@@ -99,19 +99,19 @@ class Provider:
         async def identify(client: StarletteOAuth2App) -> tuple[Mapping[str, Any], Claims]:
             token = await client.authorize_access_token(request, **self._checks)
             if "userinfo" not in token:
-                raise SignInRefused("The sign-in provider sent no identity: it must speak OpenID Connect.")
+                raise SignInRefused("The sign-in provider sent no identity token: it must support OpenID Connect.")
             return token, await self._claims(client, token, token["userinfo"], token["userinfo"]["sub"])
 
         try:
             token, claims = self._ask(identify)
         except OAuthError as error:
             if error.error == "mismatching_state":
-                raise SignInRefused("This sign-in was begun elsewhere or is out of date. Begin again.") from None
+                raise SignInRefused("This sign-in was begun in another browser or too long ago. Begin again.") from None
             raise SignInRefused("This sign-in was used before, or came too late. Begin again.") from None
         if not isinstance(token.get("refresh_token"), str):
             raise SignInRefused(
-                "The sign-in provider gave no refresh token, which this service needs to confirm you later. Allow the "
-                "scope offline_access at the provider, or set OBSCURA_OIDC_SCOPE."
+                "The sign-in provider gave no refresh token, and without it this service cannot confirm you later. Ask "
+                "the operator to allow the scope offline_access at the provider, or to set OBSCURA_OIDC_SCOPE."
             )
         return claims, self._tokens.encrypt(token["refresh_token"].encode()).decode("ascii"), pending["target"]
 
@@ -139,7 +139,7 @@ class Provider:
         return claims, self._tokens.encrypt(next_token.encode()).decode("ascii")
 
     def _ask(self, step: Callable[[StarletteOAuth2App], Awaitable[Answer]]) -> Answer:
-        """Run a step in this thread's event loop, because `calling` limits threads. Raise OAuthError if rejected."""
+        """Run a step in this thread, because `calling` limits threads. Raise OAuthError if the provider rejects it."""
 
         async def run() -> Answer:
             now = time.monotonic()
@@ -178,10 +178,11 @@ class Provider:
         )
         metadata = await client.load_server_metadata()
         if metadata["issuer"] != settings.oidc_issuer:
-            get_logger(__name__).error("operator_needed", code="wrong_issuer", message="The provider has another name.")
+            message = "The provider's metadata name another issuer than OBSCURA_OIDC_ISSUER."
+            get_logger(__name__).error("operator_needed", code="wrong_issuer", message=message)
             raise ValueError("another issuer")
         await client.fetch_jwk_set()
-        metadata["id_token_signing_alg_values_supported"] = ALGORITHMS  # even if it lists others, such as "none"
+        metadata["id_token_signing_alg_values_supported"] = ALGORITHMS  # the provider may also list "none"
         return client
 
     async def _claims(

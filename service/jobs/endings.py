@@ -18,7 +18,7 @@ from service.errors import Conflict
 from service.identity.access import find
 from service.notices import notify
 
-# Failures after which a training still publishes its paid results. After others, it would fail again or lacks data.
+# Failures after which a training still publishes its paid results. After other failures, it would only fail again.
 SALVAGED = {code: EarlyEnd(code.value) for code in FailureCode if code.value in {early.value for early in EarlyEnd}}
 
 
@@ -27,7 +27,7 @@ def finish_failed(session: Session, *, job_id: str, attempt: int, failure_code: 
 
     Returns:
         The job: failed (or cancelled, if that was requested), with its charges captured or its unused hold returned;
-        or queued again, for an attempt that charges nothing and ends it.
+        or queued again, for one more attempt, which only publishes.
     """
     job = lock_attempt(session, job_id, attempt, None, replay=JobState.FAILED)
     code = FailureCode(failure_code)
@@ -46,7 +46,7 @@ def finish_failed(session: Session, *, job_id: str, attempt: int, failure_code: 
 
 
 def finish_unsaved(session: Session, *, job_id: str, attempt: int, now: datetime) -> Job:
-    """End a training whose budget ended before it had anything useful. Its charges are captured."""
+    """End a training whose hold was used up before it had anything useful to publish. Its charges are captured."""
     job = lock_attempt(session, job_id, attempt, TRAIN, replay=JobState.FAILED)
     if job.state is JobState.RUNNING:
         end_unpublished(session, job, FailureCode.HOLD_EXHAUSTED, now=now)
@@ -61,13 +61,13 @@ def finish_cancelled(session: Session, *, job_id: str, attempt: int, now: dateti
     job = lock_attempt(session, job_id, attempt, None, replay=JobState.CANCELLED)
     if job.state is JobState.RUNNING:
         if not job.cancel_requested or may_publish(session, job):
-            raise Conflict("No stop without publishing was requested for this job.", job_id=job_id)
+            raise Conflict("There is no request to stop this job without publishing.", job_id=job_id)
         end_job(session, job, JobState.CANCELLED, reason="cancelled", now=now)
     return job
 
 
 def may_publish(session: Session, job: Job) -> bool:
-    """Return whether a job is a training with charges that was not discarded."""
+    """Return whether a job is a training that has charges and was not discarded."""
     if job.hold_id is None or job.ended_early is EarlyEnd.DISCARDED:
         return False
     return ledger.get_hold(session, job.hold_id).charged_nano > 0
@@ -116,7 +116,7 @@ def end_job(
 
 
 def lock_attempt(session: Session, job_id: str, attempt: int, kind: str | None, *, replay: JobState) -> Job:
-    """Lock a job for its current attempt. The job must be running, or ended by this attempt in the state `replay`."""
+    """Lock a job. Raise StaleAttempt unless this attempt runs the job, or has ended it in the state `replay`."""
     job = find(session, Job, job_id, lock=True)
     if job.attempt != attempt or job.state not in (JobState.RUNNING, replay):
         raise ledger.stale_attempt(job, attempt)

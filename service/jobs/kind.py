@@ -49,7 +49,7 @@ class Reading:
     Attributes:
         prefix: of the ids.
         scope: required of the key.
-        image: a column with a PNG image, and the last segment of its route.
+        image: the name of a column with a PNG image, which is also the last segment of the image's route.
         examples: values for record fields whose meaning differs between records.
     """
 

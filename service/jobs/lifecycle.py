@@ -126,7 +126,7 @@ def report_progress(session: Session, *, job_id: str, attempt: int, progress: Ma
         is_number = name != "stage" and not isinstance(value, bool | str) and isinstance(value, int | float)
         is_absent = name == "eta_seconds" and value is None
         if name not in PROGRESS_KEYS or not (is_text or is_absent or (is_number and math.isfinite(value))):
-            raise InvalidInput(f"Progress may not carry {name!r}: only {', '.join(sorted(PROGRESS_KEYS))}.")
+            raise InvalidInput(f"Progress {name!r} is invalid. The keys are {', '.join(sorted(PROGRESS_KEYS))}.")
     _change(session, job_id, attempt, progress=dict(progress), progress_version=Job.progress_version + 1)
 
 
@@ -166,7 +166,7 @@ def secret_of(session: Session, *, job_id: str, attempt: int) -> bytes:
 def request_cancel(session: Session, *, job_id: str, now: datetime, discard: bool = False) -> Job:
     """Request the cancellation of a job. A queued job ends at once and its hold is returned. Idempotent.
 
-    A training with charges charges no more, and publishes its results so far, marked as incomplete.
+    A training that has charges stops charging, and publishes its results so far, marked as incomplete.
 
     Args:
         discard: publish nothing; charges stay spent. May be requested after a cancellation.
@@ -193,9 +193,9 @@ def cancel(session: Session, job: Job, *, now: datetime, discard: bool = False) 
 
 
 def stop_request(session: Session, *, job_id: str, attempt: int) -> StopRequest | None:
-    """Return the request to end a running attempt; None if it may continue.
+    """Return the request to end a running attempt; None if the attempt may continue.
 
-    Always WIND_UP for an attempt that was started only to publish.
+    None also for an attempt that was started only to publish, because it charges nothing.
     """
     job = session.get(Job, job_id, populate_existing=True)
     if job is None or job.attempt != attempt or not (job.cancel_requested or job.ended_early is not None):

@@ -54,7 +54,7 @@ class TrainingSet:
             account = self.account
             raise InvalidInput(
                 f"epsilon {epsilon:g} is too small for account *{account.name}*: at its delta, it is less than the "
-                "smallest amount that the ledger counts. Request more.",
+                "smallest amount that the ledger counts. Request a larger epsilon.",
                 epsilon=epsilon,
             )
         return budget_nano
@@ -64,28 +64,28 @@ def training_set(session: Session, dataset_id: str, *, lock: bool = False) -> Tr
     """Return a private dataset and its account; raise unless their declarations allow a training.
 
     Args:
-        lock: until this transaction ends, the dataset can neither be deleted nor join another account because of an
-            upload. Lock it before you read the account.
+        lock: lock the dataset before its account is read. Until this transaction ends, the dataset can neither be
+            deleted nor be moved to another account by an upload.
     """
     dataset = find(session, Dataset, dataset_id)
     if lock:
         session.refresh(dataset, with_for_update={"read": True})
     if dataset.visibility is not Visibility.PRIVATE or dataset.account_id is None:
         raise InvalidInput(
-            "Training needs a private dataset, which belongs to an account. This one is public: "
-            "it can be the evaluation dataset of a job."
+            "Training needs a private dataset, which belongs to an account. This dataset is public: "
+            "a job can use it only for the evaluation."
         )
     if dataset.state is DatasetState.DELETED:
         raise InvalidInput("This dataset was deleted.")
     account = ledger.get_account(session, dataset.account_id)
     if account.unit is Unit.SUBJECT and dataset.subjects_declared is None:
         raise InvalidInput(
-            f"Account *{account.name}* protects whole subjects, but this dataset carries no subject ids: a training "
-            "on it would protect single records only. Declare it again with subjects_declared, and upload the ids."
+            f"Account *{account.name}* protects whole subjects, but this dataset has no subject ids: a training on it "
+            "would protect single records only. Declare the dataset again with subjects_declared, and upload the ids."
         )
-    # The delta covers everything that the account ever publishes. So n is the sum of the declared numbers of this
-    # dataset and all others of the account with content, or with former content and a training that began. A unit in
-    # two datasets counts twice, because comparing them would read private data.
+    # The delta covers everything that the account ever publishes. So n sums the declared numbers of this dataset, of
+    # the account's other datasets with content, and of deleted datasets on which a training began. A unit in two
+    # datasets counts twice, because comparing datasets would read private data.
     begun = exists().where(Job.dataset_id == Dataset.id, Job.kind == TRAIN, Job.attempt > 0)
     kept = or_(Dataset.state != DatasetState.DELETED, begun)
     covered = and_(Dataset.account_id == account.id, Dataset.ready_at.is_not(None), kept)
@@ -184,11 +184,11 @@ def evaluation_set(session: Session, dataset_id: str, training: Dataset) -> Data
     """Return a public dataset, if it can measure a release that is trained on `training`; otherwise raise."""
     dataset = find(session, Dataset, dataset_id)
     if dataset.visibility is not Visibility.PUBLIC:
-        raise InvalidInput("The evaluation dataset must be public: numbers measured on private data would leak it.")
+        raise InvalidInput("The evaluation dataset must be public: an evaluation on private data would leak it.")
     for field in ("classes", "height", "width", "channels"):
         if getattr(dataset, field) != getattr(training, field):
             raise InvalidInput(
-                f"The evaluation dataset's {field} differ from the training dataset's: declare both alike."
+                f"The evaluation dataset and the training dataset must have the same {field}: declare both alike."
             )
     require_ready(session, dataset, "evaluation dataset")
     return dataset
@@ -221,7 +221,7 @@ def require_content(session: Session, trained: TrainingSet, recipe: str, evaluat
 
 
 def require_anchors_ready(session: Session, plan: Plan) -> None:
-    """Raise unless the public dataset of a plan, if it names one, is ready. Lock it against deletion."""
+    """Raise if a plan names a public dataset that is not ready. Lock the dataset against deletion."""
     anchors = anchors_set(session, plan)
     if anchors is not None:
         require_ready(session, anchors, "public dataset that the options name")
@@ -232,13 +232,13 @@ def require_ready(session: Session, dataset: Dataset, role: str) -> None:
     session.refresh(dataset, with_for_update={"read": True})
     if dataset.state is DatasetState.WITHDRAWING:
         raise Conflict(
-            f"The {role} is being rewritten without subjects who withdraw. Retry once it is ready, after the trainings "
-            "that read it have stopped.",
+            f"The {role} is locked until the subjects who withdrew are removed from it, which waits for the trainings "
+            "that read it. Retry when the dataset is ready again.",
             dataset_id=dataset.id,
         )
     if dataset.failure_code == KEY_MISSING:
         raise Conflict(
-            f"The {role} cannot be opened: the key of its images is missing, as after a restore without it. Ask the "
+            f"The {role} cannot be opened: the key of its images is missing, as after a restore without keys. Ask the "
             "operator to restore the key and restart the service, or delete the dataset and upload it again.",
             dataset_id=dataset.id,
             reason=KEY_MISSING,

@@ -1,7 +1,7 @@
 """Find releases and what other projects may know about them, and share them.
 
-Sharing a release takes two people; ending a share takes one. Generated or downloaded images remain after a share ends.
-Unfinished jobs on that release are cancelled.
+Sharing a release takes two people; ending a share takes one. When a share ends, the other project keeps images that it
+has generated or downloaded; its unfinished jobs on the release are cancelled.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def get_own_release(session: Session, release_id: str) -> Release:
     release = find(session, Release, release_id)
     if not is_own(session, project_of(session, release.account_id)):
         raise NotFound(
-            "Only the project that trained this release may see this, because it describes its account.",
+            "Only the project that trained this release may see this, because it describes the project's account.",
             release_id=release_id,
         )
     return release
@@ -63,7 +63,7 @@ def request_share(
     asking, release = acting_key(session, requested_with), get_own_release(session, release_id)
     home, other = project_of(session, release.account_id), project_id or EVERY_PROJECT
     if other == home:
-        raise Conflict("This release belongs to that project.", project_id=other)
+        raise Conflict("This release belongs to that project already.", project_id=other)
     if other != EVERY_PROJECT and session.get(Project, other) is None:
         raise NotFound("There is no such project.", project_id=other)
     _require_unshared(session, release.id, other)

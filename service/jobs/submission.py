@@ -62,7 +62,7 @@ def require_drawable(what: str, count: int | None, count_max: int, seed: int | N
 def remember(
     session: Session, principal: str, key: str | None, body: Mapping[str, Any], resource_id: str, now: datetime
 ) -> str | None:
-    """Claim an idempotency key; return the resource of an earlier request with it, or None for a new key."""
+    """Claim an idempotency key. Return the resource id of the first request with this key; None for a new key."""
     if key is None:
         return None
     if not 1 <= len(key) <= KEY_CHARACTERS_MAX:

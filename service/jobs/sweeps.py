@@ -46,7 +46,7 @@ def requested_trials(body: SweepRequest) -> list[Trial]:
     for number, asked in enumerate(body.trials, start=1):
         epsilon = body.epsilon if asked.epsilon is None else asked.epsilon
         if epsilon is None:
-            raise InvalidInput(f"Trial {number} has no epsilon: give one to it, or to the sweep for all trials.")
+            raise InvalidInput(f"Trial {number} has no epsilon: state it for the trial, or for the whole sweep.")
         trials.append(Trial(epsilon, asked.options))
     return trials
 

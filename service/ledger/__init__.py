@@ -1,4 +1,4 @@
-"""Write accounts, holds and log entries; nothing else does. Start with `holds`; `limits` has the actions of admins.
+"""Write accounts, holds and log entries: only this package does. Start with `holds`; `limits` has admins' actions.
 
 Callers pass a session in a writing transaction and commit it themselves; datetimes are timezone-aware. Functions that
 read an account, a hold or an entry raise NotFound if it is missing, and LedgerCorruption if it contradicts the log.

@@ -60,9 +60,9 @@ def open_account(
         delta: 1e-30 to 0.1; jobs also need delta <= 1/records.
         unit: "record" or "subject".
         adjacency: "add_remove".
-        project_id: the project that owns it, forever. The log does not record it.
+        project_id: the project that owns the account forever. The log does not record the project.
         accept_large_delta: confirms a delta above `DELTA_USUAL_MOST`.
-        account_id: id of an account missing from a restored database, which is opened closed to new data; or None.
+        account_id: id of an account that a restored database lacks: it is opened closed to new data; or None.
 
     Raises:
         LargeDelta: delta is above `DELTA_USUAL_MOST` and was not confirmed.
@@ -78,15 +78,15 @@ def open_account(
         ("delta", delta, DELTA_LEAST, DELTA_MOST),
     ):
         if not least <= value <= most:
-            raise InvalidInput(f"The budget cannot be opened: an account's {term} is {least:g} to {most:g}.")
+            raise InvalidInput(f"This account cannot be opened: its {term} must be from {least:g} to {most:g}.")
     if delta > DELTA_USUAL_MOST and not accept_large_delta:
         raise LargeDelta(delta)
     try:
         privacy_filter = open_filter(epsilon, delta)
     except InvalidParameter as error:
-        raise InvalidInput(f"The budget cannot be opened: {error}.") from error
+        raise InvalidInput(f"This account cannot be opened: {error}.") from error
     require_clock(session, now)
-    taken = Conflict(f"An account named *{name}* already exists. Use it for all datasets about the same people.")
+    taken = Conflict(f"An account named *{name}* already exists. Use it for the same people, or choose another name.")
     if session.scalar(select(Account.id).where(Account.name == name)) is not None:
         raise taken
     terms: dict[str, Any] = {
@@ -161,7 +161,7 @@ def balance_of(account: Account) -> BalanceFacts:
 
 
 def affordable_epsilon(privacy_filter: Filter, left_nano: int) -> float:
-    """Return the largest three-digit epsilon within the remaining budget; 0.0 if it is below the smallest request.
+    """Return the largest affordable epsilon, to three significant digits; 0.0 if it is below the smallest request.
 
     A job with exactly this epsilon is admitted.
     """
@@ -193,23 +193,23 @@ def insufficient(account: Account, requested_nano: int, requested_epsilon: float
 
 
 def require_unfrozen(account: Account) -> None:
-    """Raise AccountFrozen unless an account takes new jobs."""
+    """Raise AccountFrozen if an account is frozen, so that it accepts no new jobs."""
     if account.frozen:
         raise AccountFrozen(f"Account *{account.name}* is frozen and accepts no new jobs. Ask its owner.")
 
 
 def require_open(account: Account) -> None:
-    """Raise AccountClosed unless an account takes new data."""
+    """Raise AccountClosed if an account is closed to new data."""
     if account.closed:
         raise AccountClosed(
-            f"Account *{account.name}* is closed to new data; you can still train on its present data. Open a separate "
-            "account, with its own budget, for the new people, and train on each. Or ask the owner to open it to new "
-            "data."
+            f"Account *{account.name}* is closed to new data; you can still train on its present data. For new people, "
+            "open a separate account with its own budget, and train on each account separately. Or ask the owner to "
+            "open this account to new data again."
         )
 
 
 def keep_subjects_key_check(session: Session, account_id: str, check: str) -> tuple[str, str]:
-    """Store the check value of an account's subjects key unless one is stored; return the account's name and value."""
+    """Store the check value of an account's subjects key if it has none; return the account's name and stored value."""
     first = Account.id == account_id, Account.subjects_key_check.is_(None)
     session.execute(update(Account).where(*first).values(subjects_key_check=check))
     stored = select(Account.name, Account.subjects_key_check).where(Account.id == account_id)

@@ -29,7 +29,7 @@ ORDER_COLUMNS = (
     *("id", "kind", "account_id", "dataset_id", "evaluation_dataset_id", "recipe", "epsilon", "options", "plan"),
     *("sweep_id", "created_at"),
 )
-# Columns by table that change later, so no entry commits to them. A receipt is signed and contains its entry.
+# Columns by table that change later, so no entry commits to them. A receipt is signed later and contains its entry.
 CHANGING_COLUMNS: Mapping[str, frozenset[str]] = {
     # A withdrawal changes the stored content of a dataset; the log keeps the digest of the content that was uploaded.
     # The log records no project, not even an account's.
@@ -68,13 +68,13 @@ def entry_hash(entry: Entry) -> str:
 
 
 def columns_of(row: Base) -> dict[str, Any]:
-    """Return the columns of a loaded row by name, except columns that change later and a job's secret."""
+    """Return the columns of a loaded row by name, without a job's secret and without columns that change later."""
     left_out = CHANGING_COLUMNS.get(row.__tablename__, frozenset({"secret"}))
     return {column.name: getattr(row, column.name) for column in row.__table__.columns if column.name not in left_out}
 
 
 def row_digest(table: str, values: Mapping[str, Any]) -> str:
-    """Return the SHA-256, as hex, of a row's columns by name, except columns that change later."""
+    """Return the SHA-256, as hex, of a row's columns by name, without columns that change later."""
     kept = {name: value for name, value in values.items() if name not in CHANGING_COLUMNS[table]}
     return body_hash({"table": table, "row": _facts(kept)})
 

@@ -41,7 +41,7 @@ class RateChanged(Conflict):
 
 
 def lock_to_hold(session: Session, account_id: str, priced_by: Filter) -> Account:
-    """Lock an account to hold a price computed before the lock.
+    """Lock an account, so that a price that was computed before the lock can be held.
 
     Pricing may take seconds, and other writers should not wait for it. So the account is locked afterwards, and a price
     computed at an old rate is rejected. The proof on raises in docs/explanation/accounting.md depends on this check.
@@ -114,7 +114,7 @@ def hold(
 
 
 def fence(session: Session, *, hold_id: str, attempt: int, now: datetime) -> None:  # noqa: ARG001 - as for every step
-    """Give an attempt the exclusive right to write to the hold, unless a later attempt has it or the hold has ended."""
+    """Allow only this attempt to write to a hold. Raise StaleAttempt if a later one may, or if the hold has ended."""
     hold = lock_hold(session, hold_id)  # also locks the account: another step may follow in this transaction
     if attempt < hold.attempt or hold.state not in (HoldState.HELD, HoldState.ARMED):
         raise stale_attempt(hold, attempt)
@@ -137,7 +137,7 @@ def arm(session: Session, *, hold_id: str, attempt: int, now: datetime) -> Hold:
         return hold
     if hold.account.frozen and hold.state is HoldState.HELD:
         raise AccountFrozen(
-            f"Account *{hold.account.name}* was frozen; a job that has not read its data may not start."
+            f"Account *{hold.account.name}* was frozen, so a job that has not yet read private data cannot start."
         )
     details = {"attempt": attempt, "charged_nano": hold.charged_nano, "hold_nano": hold.amount_nano}
     counts = released(hold)
@@ -242,7 +242,7 @@ def capture(
         release: id and digest (`chain.row_digest`) of the release's row, if an artifact is published.
 
     Raises:
-        Conflict: the hold is not armed, was captured for another artifact, or has no charge that pays for one.
+        Conflict: the hold is not armed, was captured for another artifact, or has no charge to pay for the artifact.
     """
     reason = short_reason(reason)
     hold = _lock_for(session, hold_id, attempt, ended=True)
@@ -341,7 +341,7 @@ def require_unchanged(session: Session, job: Job, secret: str) -> None:
         changed.append("payer")
     if changed:
         raise LedgerCorruption(
-            f"Ledger: a training differs from the one that its hold is for: {', '.join(changed)}. Nothing was opened.",
+            f"Ledger: a training was changed after its price was held: {', '.join(changed)}. No data was opened.",
             job_id=job.id,
             changed=changed,
         )

@@ -38,8 +38,8 @@ def lower_limit(
     account = lock_account(session, account_id)
     if not epsilon < account.epsilon:
         raise InvalidInput(
-            f"The limit of *{account.name}* is epsilon {account.epsilon:g}; only a lower one can be set here. "
-            "A higher one needs a request and the approval of a second admin.",
+            f"The limit of *{account.name}* is epsilon {account.epsilon:g}, and only a lower limit can be set here. "
+            "A higher limit needs a request and the approval of a second admin.",
             limit_epsilon=account.epsilon,
         )
     if not epsilon >= EPSILON_LEAST:
@@ -54,13 +54,13 @@ def request_raise(
 ) -> Decision:
     """Request a higher limit. Nothing changes until a second admin approves it.
 
-    Raise Forbidden unless `requested_with` is an admin's key, and Conflict if another request for it is pending.
+    Raise Forbidden unless `requested_with` is an admin's key, and Conflict if another raise of this limit is pending.
     """
     account = lock_account(session, account_id)
     if not account.epsilon < epsilon <= EPSILON_MOST:
         raise InvalidInput(
-            f"The limit of *{account.name}* is epsilon {account.epsilon:g}; a raise must be above that and at most "
-            f"{EPSILON_MOST:g}.",
+            f"The limit of *{account.name}* is epsilon {account.epsilon:g}. The new limit must be above that, and at "
+            f"most {EPSILON_MOST:g}.",
             limit_epsilon=account.epsilon,
             limit_epsilon_max=EPSILON_MOST,
         )
@@ -110,7 +110,7 @@ def set_frozen(
     if account.frozen == frozen:
         return account
     if not frozen and account.spent_nano + account.reserved_nano > account.capacity_nano:
-        raise Conflict(f"Account *{account.name}* has spent and held more than its limit allows; it stays frozen.")
+        raise Conflict(f"Account *{account.name}* stays frozen, because spent and held budget exceed its limit.")
     append(session, account, EntryKind.FREEZE, details=details, also={"frozen": frozen}, now=now)
     return account
 
@@ -118,7 +118,7 @@ def set_frozen(
 def set_closed(session: Session, account_id: str, *, closed: bool) -> Account:
     """Close an account to new data, or open it again. Idempotent. The log does not record it.
 
-    An upload in progress is rejected at the end.
+    An upload that is in progress is rejected when it ends.
     """
     account = lock_account(session, account_id)
     if account.closed != closed:

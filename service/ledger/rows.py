@@ -97,7 +97,7 @@ def audited(session: Session, table: type[Row], ids: Collection[str]) -> dict[st
 
 
 def entry_of_hold(session: Session, hold_id: str, kind: EntryKind) -> Entry:
-    """Return the one entry that holds, captures or returns a hold's budget."""
+    """Return the only entry of a hold with the kind HOLD, CAPTURE or RETURN."""
     query = _ENTRIES.where(Entry.hold_id == hold_id, Entry.kind == kind)
     entry = session.scalar(query if kind is EntryKind.HOLD else query.where(ENDS_A_HOLD))
     if entry is None:
@@ -109,7 +109,7 @@ def entry_of_hold(session: Session, hold_id: str, kind: EntryKind) -> Entry:
 def filter_of_hold(session: Session, hold_id: str) -> Filter:
     """Return the account's filter at the time of a hold: the filter that priced the hold and certifies its releases.
 
-    The limit may have changed since, and the same releases have another price at another rate.
+    The limit may have changed since, and at another rate the same releases have another price.
     """
     opening = entry_of_hold(session, hold_id, EntryKind.HOLD)
     limits = _ENTRIES.where(
@@ -119,7 +119,7 @@ def filter_of_hold(session: Session, hold_id: str) -> Filter:
     )
     limit = session.scalar(limits.order_by(Entry.sequence.desc()).limit(1))
     if limit is None:
-        raise LedgerCorruption("Ledger: a hold has no limit before it.", hold_id=hold_id)
+        raise LedgerCorruption("Ledger: the log states no limit before a hold.", hold_id=hold_id)
     check_entry(limit)
     delta = get_account(session, opening.account_id).delta
     terms = limit.details
@@ -143,13 +143,14 @@ def append(
 ) -> Entry:
     """Append an entry, update the account and the hold accordingly, and flush all of it to the database.
 
-    Raise LedgerCorruption if a row is not the locked one, or if the hold contradicts the log. Also raise it if the
+    Raise LedgerCorruption if a row was changed despite its lock, or the hold contradicts the log. Also raise it if the
     spent balance would decrease (I2), or the account would be overspent (I1).
 
     Args:
         account: locked.
         hold: the entry's hold, new or locked.
-        spent: change of the spent balance, in nano-units, >= 0. `held` is the change of the held balance, of any sign.
+        spent: change of the spent balance, in nano-units, >= 0.
+        held: change of the held balance, in nano-units, of any sign.
         details: public JSON facts.
         also: other columns of the account that this entry changes.
         moves: columns of the hold that this entry changes.
@@ -191,7 +192,7 @@ def append(
     try:
         session.flush()
     except StaleDataError as error:
-        raise corrupt("the account or the hold moved under its lock", account) from error
+        raise corrupt("the account or the hold was changed despite its lock", account) from error
     set_committed_value(account, "head", entry)
     check_account(account)
     if hold is not None:
@@ -203,11 +204,11 @@ def append(
 def entry_time(session: Session, account: Account, kind: EntryKind, now: datetime) -> datetime:
     """Return the time of an account's next entry: `now` rounded down to the hour, but not before the newest entry.
 
-    An exact time would bound the time of the charge before it. This includes the actions of people, because their
-    programs react to private events. Entries that a running training writes repeat the newest entry's time. Otherwise
-    the first charge of each hour would reveal the training's pace.
+    An exact time would reveal by when the charge before it was written. This also holds for people's actions, because
+    their programs may react to private events. Entries that a running training writes repeat the newest entry's time.
+    Otherwise the first charge of each hour would reveal the training's pace.
     """
-    assert account.head is not None  # `check_account` has seen it
+    assert account.head is not None  # `check_account` has checked this
     newest = account.head.created_at
     require_clock(session, now, newest)
     return newest if kind in _IN_TRAININGS else max(to_the_hour(now), newest)
@@ -220,7 +221,7 @@ def newest_at(session: Session) -> datetime | None:
 
 
 def require_clock(session: Session, now: datetime, newest: datetime | None = None) -> None:
-    """Raise ClockRefused unless the clock, which also decides when leases expire, is close to the newest entry.
+    """Raise ClockRefused unless `now` is close to the newest entry's time. Leases expire by the same clock.
 
     Args:
         newest: the time of an account's newest entry; None compares with the newest entry of all logs.
@@ -233,7 +234,7 @@ def require_clock(session: Session, now: datetime, newest: datetime | None = Non
             why = wrong_clock(now, accepted.clock_accepted_at)  # the operator has confirmed that the entries are ahead
     if why is not None:
         raise ClockRefused(
-            f"The clock of this machine is wrong: {why}. Nothing was written. Set it, and try again.", now=str(now)
+            f"The clock of this machine is wrong: {why}. Nothing was written. Set the clock and retry.", now=str(now)
         )
 
 
@@ -241,7 +242,7 @@ def check_account(account: Account) -> None:
     """Raise unless an account matches the intact head of its log and is not overspent (I1, I8, I13)."""
     head = account.head
     if head is None or head.hash != account.head_hash:
-        raise corrupt("the head of the log is missing or is not the one the account names", account)
+        raise corrupt("the head of the log is missing, or is not the entry that the account names", account)
     check_entry(head)
     differing = [name for name in _BALANCES if getattr(account, name) != getattr(head, name)]
     if differing or account.head_sequence != head.sequence:
@@ -280,7 +281,7 @@ def check_hold(hold: Hold) -> None:
     )
     if not (fits_state and last is not None and _fits_log(hold, last)):
         raise LedgerCorruption(
-            "Ledger: a hold's amounts do not fit its state, or the log.",
+            "Ledger: a hold's amounts contradict its state or the log.",
             hold_id=hold.id,
             account_id=hold.account_id,
             sequence=hold.last_sequence,

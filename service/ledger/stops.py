@@ -1,4 +1,4 @@
-"""Arming stops: while one applies to an account, or to all accounts, no job can open that private data.
+"""Arming stops. While a stop applies to an account, or to all accounts, no job can open their private data.
 
 A verification with a finding writes a stop (`service.audit.findings`) to its own table, because nothing should be
 appended to a log that is in doubt. Jobs of a stopped account wait; their holds are neither spent nor returned.
@@ -30,9 +30,9 @@ class InstallationLocked(ArmingStopped):
 
     def __init__(self, reason: str) -> None:
         super().__init__(
-            f"The installation is locked: its database lacks spending or uploads that its storage proves (`{reason}`). "
-            "Admins can read. Ask the operator to run `obscura ledger verify`, which lists what is missing, and "
-            "`obscura ledger accept ACCOUNT`, which records it as spent.",
+            f"The installation is locked: its storage proves spending or uploads that its database lacks (`{reason}`). "
+            "Only admins can still read. Ask the operator to run `obscura ledger verify`, which lists what is missing, "
+            "and `obscura ledger accept ACCOUNT`, which records the missing amount as spent.",
             reason=reason,
         )
 
@@ -60,7 +60,7 @@ def stop_of(session: Session, account_id: str) -> ArmingStopped | None:
         return InstallationLocked(code)
     return ArmingStopped(
         f"Trainings are stopped: a check of the ledger found `{codes[0]}`. No private data is opened, and nothing more "
-        "is spent, until an operator has corrected it. Ask the operator to run `obscura ledger verify`, correct its "
+        "is spent, until this fault is corrected. Ask the operator to run `obscura ledger verify`, correct its "
         "findings, and run `obscura ledger verify --clear`.",
         reason=codes[0],
     )

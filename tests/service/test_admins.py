@@ -148,7 +148,7 @@ def test_a_removed_admin_is_nobody_and_admits_nobody(council):
     for act in (lambda: council.ask("eve", by=carol), lambda: council.approve(hers, by=carol)):
         with pytest.raises(Forbidden):
             act()
-    with pytest.raises(Conflict, match="never used again"):
+    with pytest.raises(Conflict, match="never reused"):
         council.ask("carol", by=bob)
 
 

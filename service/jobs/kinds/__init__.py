@@ -1,6 +1,6 @@
 """The kinds of jobs, one per file: the order, its validation and the end of the job.
 
-Start with `train`, the only kind that costs budget. Kinds never commit, and write to the ledger only by its functions.
+Start with `train`, the only kind that costs budget. Kinds never commit, and use the ledger only through its functions.
 """
 
 from service.jobs.kinds import evaluate, preview, sample, train

@@ -46,7 +46,7 @@ def accept(
             f"Release *{release.name}* is a histogram, which is not measured on images.", release_id=release.id
         )
     if samples is not None and release.kind is not ReleaseKind.GENERATOR:
-        raise InvalidInput("A classifier is tested as it is: leave the number of samples out.")
+        raise InvalidInput("A classifier generates no images: leave the number of samples out.")
     require_drawable("samples", samples, ask.samples_max, seed)
     evaluation_set(session, dataset_id, trained_on(session, release))
     return queue_evaluation(session, ask, release, dataset_id, samples=samples, seed=seed)
@@ -69,7 +69,7 @@ def queue_evaluation(
     """Queue the evaluation of a release, which may be published in the same transaction.
 
     The evaluation belongs to the sweep of the release's training, unless another project requests it. The defaults of
-    `samples` and `seed` come from the training's options; `samples_for` the test set is the upper limit of `samples`.
+    `samples` and `seed` come from the training's options; the default of `samples` is at most `samples_for(...)`.
     """
     training, payer = training_of(session, release), payer_of(session, release)
     config = plan_from_json(training.plan).config
@@ -103,7 +103,7 @@ def finished_evaluations(session: Session, release_id: str) -> Sequence[Evaluati
 def kept_reference(session: Session, dataset_id: str, seed: int) -> float | None:
     """Return the accuracy of a classifier trained on real images, from an earlier evaluation with this seed, or None.
 
-    It is the same for every release: the classifier is trained on half of the public images and tested on the others.
+    It does not depend on the release: the classifier is trained on half of the public images, and tested on the others.
     """
     same = Evaluation.dataset_id == dataset_id, Evaluation.seed == seed
     newest = session.scalars(_finished(session, *same, Evaluation.samples.is_not(None)).limit(1)).first()
@@ -114,11 +114,11 @@ def kept_reference(session: Session, dataset_id: str, seed: int) -> float | None
 def newest_evaluations(
     session: Session, release_ids: Iterable[str], named: Mapping[str, str] | None = None
 ) -> dict[str, Evaluation]:
-    """Return the newest finished evaluation of each release that has one, in one query.
+    """Return the newest finished evaluation of each evaluated release, by release id, in one query.
 
     Args:
-        named: the dataset that a training named, by release. Evaluations on other images are ignored, because they
-            do not decide between the trials of a sweep.
+        named: the evaluation dataset that a training named, by release. Evaluations on other datasets are ignored,
+            because they do not decide between the trials of a sweep. None: all datasets count.
     """
     newest_first = session.scalars(_finished(session, Evaluation.release_id.in_(release_ids))).all()
     if named is not None:

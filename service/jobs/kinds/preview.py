@@ -41,19 +41,19 @@ def accept(
     options: Mapping[str, Any],
     stand_in_dataset_id: str | None,
 ) -> Job:
-    """Accept the preview of a training. It needs no budget, and only the declaration of the dataset."""
+    """Accept the preview of a training. A preview needs no budget, and uses only the declaration of the dataset."""
     trained = training_set(session, dataset_id)
     plan = plan_on(session, trained, recipe, epsilon, options)
     require_anchors_ready(session, plan)
     if RECIPES[recipe].publishes == "histogram":
-        raise InvalidInput(f"The recipe {recipe} publishes counts: its plan states their error.")
+        raise InvalidInput(f"The recipe {recipe} needs no preview: it publishes counts, and its plan states the error.")
     declared = trained.dataset
     numbers = declared.records_declared * declared.height * declared.width * declared.channels
     if numbers > STAND_IN_NUMBERS_MAX:
         raise InvalidInput(
             f"A stand-in for {declared.records_declared} images of this size needs {numbers / 2**30:.1f} GiB of "
-            f"memory; the limit of a preview is {STAND_IN_NUMBERS_MAX / 2**30:.0f} GiB. With so many records, the "
-            "noise is small.",
+            f"memory; the limit of a preview is {STAND_IN_NUMBERS_MAX / 2**30:.0f} GiB. Train without a preview: with "
+            "so many records, the noise is small.",
             numbers=numbers,
             numbers_max=STAND_IN_NUMBERS_MAX,
         )
@@ -61,12 +61,12 @@ def accept(
         stand_in = find(session, Dataset, stand_in_dataset_id)
         if stand_in.visibility is not Visibility.PUBLIC:
             raise InvalidInput(
-                "A stand-in must be a public dataset: a preview costs nothing, so it may read nothing else."
+                "A stand-in must be a public dataset: a preview costs nothing, so it may not read private data."
             )
         if len(stand_in.classes) < len(declared.classes):
             raise InvalidInput(
-                f"The stand-in has {len(stand_in.classes)} classes and the dataset {len(declared.classes)}: name a "
-                "stand-in with the same number of classes, or none.",
+                f"The stand-in has {len(stand_in.classes)} classes, but the dataset has {len(declared.classes)}. Name "
+                "a stand-in with at least as many classes as the dataset, or leave the stand-in out.",
                 classes=len(stand_in.classes),
                 classes_min=len(declared.classes),
             )
@@ -101,12 +101,12 @@ def forecast_sentence(
     of = stand_in
     if stated and balanced is not None:
         accuracy, real, of = balanced, real_balanced, f"a class of {stand_in}, on average over the classes"
-    what = "A classifier that learns such images is" if real is not None else "Such a classifier is"
+    what = "A classifier trained on such images is" if real is not None else "Such a classifier is"
     sentence = f"{what} right on {show_percent(accuracy)} of {of} (guessing: {show_percent(chance)}"
-    sentence += ")." if real is None else f"; learning the real ones: {show_percent(real)})."
+    sentence += ")." if real is None else f"; trained on the real images: {show_percent(real)})."
     if stated and by_class:
         fewest = sorted(by_class, key=lambda name: by_class[name])[:_NAMED]
-        sentence += f" Least: {', '.join(f'{name} {show_percent(by_class[name])}' for name in fewest)}."
+        sentence += f" Worst classes: {', '.join(f'{name} {show_percent(by_class[name])}' for name in fewest)}."
     kept = (accuracy - chance) / max((1.0 if real is None else real) - chance, 1e-9)
     if kept < _STATIC:
         sentence += (
@@ -114,7 +114,7 @@ def forecast_sentence(
             "epsilon."
         )
     elif kept < _FAINT:
-        sentence += " At this budget much of it is lost in noise."
+        sentence += " At this budget, much is lost in the noise."
     return f"{sentence} This is a forecast on other images, not a promise."
 
 

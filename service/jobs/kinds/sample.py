@@ -45,7 +45,7 @@ def accept(
         )
     known = trained_on(session, release).classes
     if classes is not None and (not classes or len(set(classes)) != len(classes) or not set(classes) <= set(known)):
-        raise InvalidInput(f"classes must be different names out of: {', '.join(known)}.")
+        raise InvalidInput(f"classes must be different names of this list: {', '.join(known)}.")
     if proportions is not None:
         proportions = _checked(session, release, proportions, classes, known)
     drawn: dict[str, Any] = {
@@ -83,7 +83,7 @@ def _checked(
             stated = training_of(session, release).plan.get("config", {}).get("class_fractions")
             if proportions != AS_STATED or not stated:
                 raise InvalidInput(
-                    f"Release *{release.name}* has no stated balance of its classes: state the proportions."
+                    f"The training of release *{release.name}* stated no class fractions: state the proportions."
                 )
             return read_class_fractions(stated, known)
         return checked_class_fractions(proportions, known, every=False)
@@ -98,7 +98,7 @@ def show(made: Sample, job: Any) -> SampleRecord:
 KIND = Kind(
     name="sample",
     many="samplings",
-    title=lambda _job, made: f"Generate {made.count:,} images" if made else "Draw images",
+    title=lambda _job, made: f"Generate {made.count:,} images" if made else "Generate images",
     accept=accept,
     failed=FailureCode.SAMPLING_FAILED,
     unavailable=FailureCode.RELEASE_UNAVAILABLE,

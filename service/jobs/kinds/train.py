@@ -1,4 +1,4 @@
-"""Trainings: the only kind of job that costs budget. Accepting one holds its price; publishing captures it."""
+"""Trainings, the only kind of job that costs budget. Acceptance holds the price; publication captures the charges."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def publish(
     try:
         canonical_json([dict(card), dict(summary), dict(incomplete or {})])
     except (TypeError, ValueError):
-        raise InvalidInput("A release's card and summary are JSON with finite numbers.") from None
+        raise InvalidInput("A release's card and summary must be JSON with finite numbers.") from None
     release = Release(
         id=release_id,
         job_id=job_id,

@@ -314,12 +314,12 @@ def test_a_training_is_compared_with_its_hold_before_anything_is_opened(world, e
     with world.tampered() as session:
         secret = str(session.execute(select(Job.secret).where(Job.id == world.queued)).scalar_one())
         compare(session, secret)
-        with pytest.raises(LedgerCorruption, match=r"differs from the one that its hold is for: .*job"):
+        with pytest.raises(LedgerCorruption, match=r"was changed after its price was held: .*job"):
             compare(session, "0" * 64)
         ids = {"other": world.unused, "job": world.queued, "dataset": world.private, "test": world.test_set}
         used = {name: value for name, value in ids.items() if f":{name}" in edit}
         session.execute(text(edit), used)
-        with pytest.raises(LedgerCorruption, match="differs from the one that its hold is for"):
+        with pytest.raises(LedgerCorruption, match="was changed after its price was held"):
             compare(session, secret)
 
 

@@ -143,7 +143,7 @@ def test_what_cannot_be_written_anew_at_once_is_not_trained_on_before_it_is(peop
         patch.setattr(Vault, "rewrite", lambda *_: (_ for _ in ()).throw(OSError("the disk is full")))
         later = people.upload(account_id, ["anna", "carl"], **FACTS)
     assert people.row(later).state is DatasetState.WITHDRAWING, "accepted all the same"
-    with pytest.raises(Conflict, match="being rewritten"):
+    with pytest.raises(Conflict, match="subjects who withdrew are removed"):
         people.train(later)
     people.go_on()
     assert people.row(later).state is DatasetState.READY
@@ -205,7 +205,7 @@ def test_trainings_are_waited_for_or_stopped_and_what_they_charged_stays(people)
     people.spend(job_id, 1000)
     assert people.withdraw(account_id, "anna", cancel_jobs=True).waiting
     assert (people.row(dataset_id).state, len(people.records(dataset_id))) == (DatasetState.WITHDRAWING, 2)
-    with pytest.raises(Conflict, match="being rewritten"):
+    with pytest.raises(Conflict, match="subjects who withdrew are removed"):
         people.train(dataset_id)
     people.go_on()
     assert people.row(dataset_id).state is DatasetState.WITHDRAWING, "its process may have them in memory"

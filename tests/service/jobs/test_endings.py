@@ -146,7 +146,7 @@ def test_cancelling_a_queued_job_ends_it_and_returns_its_hold(shop):
 def test_a_cancelled_training_that_has_charged_nothing_stops(shop):
     claim = shop.claimed(shop.submit())
     shop.arm(claim)
-    with pytest.raises(Conflict, match="No stop without publishing was requested"):
+    with pytest.raises(Conflict, match="no request to stop this job without publishing"):
         shop.cancelled(claim)
     for _ in range(2):
         assert shop.cancel(claim.job_id).state is JobState.RUNNING

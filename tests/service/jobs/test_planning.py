@@ -125,7 +125,7 @@ def test_a_subject_account_counts_subjects(shop):
     assert caught.value.numbers == {"delta": 1e-5, "delta_max": 1 / 100_001, "subjects_declared": 100_001}
     with pytest.raises(InvalidInput, match="400 declared subjects support at most 100 teachers"):
         shop.train(dataset_id=declared(400), options={"teachers": 101})
-    with pytest.raises(InvalidInput, match="carries no subject ids"):
+    with pytest.raises(InvalidInput, match="has no subject ids"):
         shop.train(dataset_id=declared(None))
     shop.assert_nothing_written()
 
@@ -204,12 +204,12 @@ def test_what_cannot_be_previewed_is_refused_in_words(shop, changes, says):
 
 @pytest.mark.parametrize(
     ("accuracy", "says"),
-    [(0.85, None), (0.5, "much of it is lost in noise"), (0.2, "nearly everything is lost in the noise")],
+    [(0.85, None), (0.5, "much is lost in the noise"), (0.2, "nearly everything is lost in the noise")],
 )
 def test_a_forecast_warns_where_there_is_little_to_see(accuracy, says):
     sentence = forecast_sentence(**FOUND | {"accuracy": accuracy})
     assert "guessing: 10%" in sentence
-    assert "real ones: 90%" in sentence
+    assert "trained on the real images: 90%" in sentence
     assert ("noise" in sentence) == (says is not None)
     assert says is None or says in sentence
 
@@ -219,10 +219,10 @@ def test_where_a_balance_is_stated_the_mean_over_classes_and_the_least_ones_are_
     found |= {"by_class": {"normal": 1.0, "sick": 0.0}}
     sentence = forecast_sentence(**found)
     assert "right on 50% of a class of generated patterns, on average over the classes" in sentence
-    assert "real ones: 80%" in sentence
-    assert "Least: sick 0%, normal 100%." in sentence
+    assert "trained on the real images: 80%" in sentence
+    assert "Worst classes: sick 0%, normal 100%." in sentence
     assert "99.9%" not in sentence
-    assert "much of it is lost in noise" in sentence
+    assert "much is lost in the noise" in sentence
     assert "99.9%" in forecast_sentence(**found | {"stated": False})
 
 

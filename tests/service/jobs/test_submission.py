@@ -230,7 +230,7 @@ def test_a_sample_may_come_in_the_balance_that_its_training_was_told(shop):
         ({"proportions": {"coat": 0.0}}, "coat=0 is not a number"),
         ({"proportions": {"coat": float("inf")}}, "coat=inf is not a number"),
         ({"proportions": {}}, "no number"),
-        ({"proportions": "stated"}, "has no stated balance"),
+        ({"proportions": "stated"}, "stated no class fractions"),
     ],
 )
 def test_proportions_that_cannot_be_drawn_are_refused(shop, changes, says):

@@ -94,7 +94,7 @@ def test_without_an_answer_sessions_go_on_for_a_minute_and_keys_for_the_grace(ho
         house.confirm(14 * MINUTE)
         refused = program.get("/v1/accounts")
         assert refused.status_code == 401
-        assert "a key goes on without its word until" in refused.json()["detail"]
+        assert "a key stays valid without a confirmation until" in refused.json()["detail"]
         assert house.admin.get("/v1/accounts").status_code == 200  # the installation's own admins get in
         assert house.admin.get("/v1/admins").status_code == 200
         house.app.state.service.provider._client = None
