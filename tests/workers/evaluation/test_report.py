@@ -82,7 +82,7 @@ def test_guarantee_comes_first_then_images_then_usefulness(page):
 
 SAID = {
     "odds": "can raise that to at most <strong>97.3%</strong>",
-    "what the odds are of": "everything that its account may ever publish can raise",
+    "what the odds are of": "everything that this account may ever publish can raise",
     "the meaning of delta": "It holds except with a probability of at most δ",
     "delta": "10⁻⁵",
     "an epsilon of 0.99991 never smaller than it is": "ε = 1.0<",
