@@ -44,13 +44,13 @@ class TopAggConfig:
         for name, highest in (("teachers", TEACHERS_MAX), ("dimension", DIMENSION_MAX), ("k", self.dimension)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= highest:
-                raise InvalidParameter(name, value, f"it is an integer between 1 and {highest}")
+                raise InvalidParameter(name, value, f"it must be an integer between 1 and {highest}")
         for name in ("c", "stddev", "beta"):
             object.__setattr__(self, name, positive_finite(name, getattr(self, name)))
         if self.c < C_MIN:
-            raise InvalidParameter("c", self.c, f"below {C_MIN} single precision cannot tell clipped values from zero")
+            raise InvalidParameter("c", self.c, f"it must be at least {C_MIN}, so that clipped floats are not zero")
         if self.beta > 1:
-            raise InvalidParameter("beta", self.beta, "more than all teachers can never agree")
+            raise InvalidParameter("beta", self.beta, "it is a share of the teachers, so at most 1")
 
     @property
     def votes_max(self) -> int:

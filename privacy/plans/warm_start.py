@@ -55,7 +55,7 @@ _WAVES_EACH = 7.0  # of texture, times the root of q
 _WAVES = (16, 400)  # at least and at most
 TEXTURE_FROM = 150.0  # below, noise outweighs the benefit of texture
 _CLASSES_FROM, _SHIFT_FROM = 70.0, 260.0  # classes get their own covariances; and more of the budget
-_OWN_FIRST, _OWN_PER_Q = 16, 8.0  # components in which they do
+_OWN_FIRST, _OWN_PER_Q = 16, 8.0  # components with covariances of their own
 _CLUSTERS_FROM, _CLUSTER_PER_Q, _CLUSTERS, _CLUSTER_SHARE = 5000.0, 600.0, 16, 0.1  # with texture; at most so many
 _NARROW_TO, _MANY = 40.0, 1600.0
 _MEAN_CLIP, _DEVIATION_CLIP = (1.3, 2.0), (1.0, 1.35)  # norms, in units of the prior's: with few records, and with many
@@ -214,8 +214,8 @@ def warm_start_event(name: str, stddev: float) -> GaussianEvent:
 
     Privacy:
         A record (one per subject if the unit is the subject) adds to the sum of one class or cluster, or to one matrix.
-            It adds to a sum its coefficients, of norm at most Q, and a count of Q/4; to a matrix, an outer product of
-            norm at most Q^2 (`workers.recipes.released_sums` has the proofs).
+        To a sum it adds its coefficients, of norm at most Q, and a count of Q/4; to a matrix, an outer product of norm
+        at most Q^2 (`workers.recipes.released_sums` has the proofs).
     """
     together = math.nextafter(math.hypot(QUANTISATION, COUNT_WEIGHT), math.inf)  # of coefficients and count
     sensitivity = together if name in (MEANS, CLUSTERS) else float(QUANTISATION**2)
@@ -242,7 +242,7 @@ def warm_start_stages(config: MomentsConfig, budget_nano: int, privacy_filter: F
         left_nano -= share_nano
         count = CLUSTER_ROUNDS if name == CLUSTERS else 1
         if share_nano < count:
-            raise InvalidParameter("budget_nano", budget_nano, "it is too small to pay for a warm start")
+            raise InvalidParameter("budget_nano", budget_nano, "it is too small to pay for a warm start: raise epsilon")
         stddev = stddev_for(warm_start_event(name, 1e9).sensitivity, share_nano, count)
         event = dataclasses.replace(warm_start_event(name, stddev), count=count)
         stages.append(Stage(name, event, privacy_filter.cost_nano(event), stddev))
