@@ -82,12 +82,12 @@ class _Scale:
         self.images, self.gradient = (each[edge:-edge, edge:-edge] for each in (framed, self._back))
         down, right, along = framed.stride()
         strides = (down, right, down * cell, right * cell, along)
-        # (8, 8, rows, columns, images): windows overlap, but the parts of one size and place in each do not.
+        # (8, 8, rows, columns, images): windows overlap, but parts of cell size at one place in each window do not.
         self.windows, self._windows_back = (
             each.as_strided((_WINDOW, _WINDOW, *shape), strides) for each in (framed, self._back)
         )
-        # Maps a window's differences and sums to the responses at half of its cell's pixels, (2, m, 32). Both are over
-        # opposite pixels. Rows are ordered by orientation, pixel, and even or odd.
+        # Maps the differences and sums of a window's opposite pixels to the responses at half of its cell's pixels,
+        # (2, m, 32). Rows are ordered by orientation, pixel, and even or odd.
         size, half = bank.shape[-1], cell * cell // 2
         found = bank.new_zeros(ORIENTATIONS, half, 2, _WINDOW, _WINDOW)
         for pixel in range(half):
@@ -112,9 +112,9 @@ class TextureGradient:
     """The gradient of half the squared distance of images' texture to given numbers, by matrix products.
 
     Each cell is seen through a window of 8 x 8 pixels of either scale. A filter is even or odd about its middle. So its
-    responses at two opposite pixels of a cell are the sum and the difference of its responses to the window's sums and
-    differences. That takes half the products. Everything is (rows, columns, images), so each operation on a place is
-    done for all images at once. Memory is kept from one call to the next.
+    responses at two opposite pixels of a cell are the sum and the difference of two numbers: its responses to the
+    window's sums and to its differences. This takes half the products. Everything is (rows, columns, images), so each
+    operation on a place is done for all images at once. Memory is kept from one call to the next.
     """
 
     def __init__(self, rows: int, columns: int, count: int, like: Tensor) -> None:

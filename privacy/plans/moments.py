@@ -74,8 +74,8 @@ class MomentsConfig(ClassFractionsConfig):
 
     symmetry: Literal["none", "mirror", "square"] = Field(
         "none",
-        description="Changes that you declare to make an image no less likely: left and right swapped (mirror), or all "
-        "eight symmetries of a square. Means and covariances that must then be zero are not released.",
+        description="Symmetries that you declare: each image is as likely with left and right swapped (mirror), or in "
+        "all eight orientations of a square. Means and covariances that must then be zero are not released.",
     )
     frequencies: int = Field(
         16, ge=1, le=64, description="Number of cosine frequencies along each side; a channel has the square of it."

@@ -6,9 +6,9 @@ Mirroring multiplies a number by 1 or -1: for a cosine wave, by the parity of it
 orientations changes its sign once more, because orientations are mirrored, too. Swapping rows and columns turns one
 wave into another. So for `square` two such waves are replaced by their sum and their difference, or remain a pair.
 
-The consequences hold for every distribution (Schur's lemma; Fulton and Harris 1991, "Representation theory"): only
-numbers that no symmetry changes have a mean other than zero, and covariances are zero between numbers that change
-differently.
+The consequences hold for every distribution with these symmetries (Schur's lemma; Fulton and Harris 1991,
+"Representation theory"): only numbers that no symmetry changes have a mean other than zero, and covariances are zero
+between numbers that change differently.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ def train(run: Run) -> Generator | GuidedGenerator:
     """Train and return the released generator.
 
     Raise BudgetExceeded if the budget ends before means and pooled covariance are paid for. A release lost in a crash
-    is paid for again, as long as the rest of the hold allows it. If the guide's first step cannot be paid for, the
-    generator has no guide.
+    is paid for again, as long as the rest of the hold allows it. The generator has no guide if the guide's first step
+    cannot be paid for.
 
     Privacy:
         Add or remove one unit: a record, or all records of a subject. The moments are the plan's stages of the warm
