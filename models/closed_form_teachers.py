@@ -103,8 +103,8 @@ class KernelTeachers(_ClosedForm):
         """Yield the direction of d log D_i / d x_j for blocks of teachers, (n, m, d) float32 (PRIVATE).
 
         A teacher's direction is a function of its own records alone, to the last bit: pixels and weights are integers
-        in float64, whose sums of products are exact in any order. Each weight takes the same few divisions and products
-        at every position in a block. The direction is zero where a teacher abstains.
+        in float64, whose sums of products are exact in any order. Each weight is computed by the same few divisions and
+        products at every position in a block. The direction is zero where a teacher abstains.
         """
         m, d = images.shape
         at = (images.double() * (255 * _GRID)).round_()  # (m, d) integers

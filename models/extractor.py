@@ -61,17 +61,17 @@ class ExtractorConfig:
     def __post_init__(self) -> None:
         low, high = INPUT_SIZES
         if self.network not in NETWORKS:
-            raise ExtractorUnusable(f"the network of an extractor is one of {', '.join(NETWORKS)}")
+            raise ExtractorUnusable(f"the network of an extractor must be one of {', '.join(NETWORKS)}")
         if type(self.input_size) is not int or not low <= self.input_size <= high:
-            raise ExtractorUnusable(f"the input_size of an extractor is an integer between {low} and {high}")
+            raise ExtractorUnusable(f"the input_size of an extractor must be an integer between {low} and {high}")
         for field in ("mean", "std"):
             values = getattr(self, field)
             numbers = [v for v in values if type(v) in (int, float)] if isinstance(values, list | tuple) else []
             if len(numbers) != _CHANNELS or len(values) != _CHANNELS or not all(map(math.isfinite, numbers)):
-                raise ExtractorUnusable(f"the {field} of an extractor is a list of {_CHANNELS} finite numbers")
+                raise ExtractorUnusable(f"the {field} of an extractor must be a list of {_CHANNELS} finite numbers")
             object.__setattr__(self, field, tuple(map(float, values)))
         if min(self.std) <= 0:
-            raise ExtractorUnusable("the std of an extractor is above 0")
+            raise ExtractorUnusable("the std of an extractor must be above 0")
         if not isinstance(self.trained_on, str) or not 1 <= len(self.trained_on.strip()) <= _TEXT_CHARACTERS_MAX:
             raise ExtractorUnusable("trained_on must say in words which public data the extractor was trained on")
 
@@ -102,7 +102,7 @@ class Extractor(nn.Module):
         try:
             tensors = load(weights)
         except SafetensorError:
-            raise ExtractorUnusable("the extractor's file is no safetensors file") from None
+            raise ExtractorUnusable("the extractor's file is not a safetensors file") from None
         floats = {name: value.float() if value.is_floating_point() else value for name, value in tensors.items()}
         if not all(bool(value.isfinite().all()) for value in floats.values()):
             raise ExtractorUnusable("the extractor has weights that are not finite")
@@ -169,13 +169,13 @@ def read_extractor(folder: Path, name: str) -> Extractor:
         with (folder / f"{name}.safetensors").open("rb") as file:
             weights = file.read(WEIGHTS_BYTES_MAX + 1)
     except OSError:
-        raise ExtractorUnusable(f"the extractor {name} lacks its JSON or its safetensors file") from None
+        raise ExtractorUnusable(f"the extractor {name} needs both {name}.json and {name}.safetensors") from None
     except ValueError:
-        raise ExtractorUnusable(f"the description of the extractor {name} is no JSON") from None
+        raise ExtractorUnusable(f"the description of the extractor {name} is not valid JSON") from None
     if len(weights) > WEIGHTS_BYTES_MAX:
-        raise ExtractorUnusable(f"the file of an extractor has at most {WEIGHTS_BYTES_MAX} bytes")
+        raise ExtractorUnusable(f"the file of an extractor must have at most {WEIGHTS_BYTES_MAX} bytes")
     if not isinstance(document, dict) or "name" in document:
-        raise ExtractorUnusable("the description of an extractor is a JSON object, named by its file alone")
+        raise ExtractorUnusable("the description of an extractor must be a JSON object without a name")
     return Extractor(_config({**document, "name": name}), weights)
 
 
@@ -184,4 +184,4 @@ def _config(fields: Mapping[str, Any]) -> ExtractorConfig:
         return ExtractorConfig(**fields)
     except TypeError:
         known = ", ".join(field.name for field in dataclasses.fields(ExtractorConfig) if field.name != "name")
-        raise ExtractorUnusable(f"the description of an extractor has the fields {known} and no others") from None
+        raise ExtractorUnusable(f"the description of an extractor must have exactly the fields {known}") from None

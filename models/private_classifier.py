@@ -55,7 +55,7 @@ class PrivateClassifier(nn.Module):
         self.config = config
         classes, name = len(config.classes), config.architecture
         if (extractor is None) == (name == PRETRAINED):
-            raise ExtractorUnusable(f"{PRETRAINED} needs an extractor, and no other architecture takes one")
+            raise ExtractorUnusable(f"{PRETRAINED} needs an extractor; other architectures must have none")
         self.extractor = extractor
         self.transform: Scattering | Extractor | None = extractor  # the part that is computed once per image
         if extractor is not None:
@@ -97,7 +97,7 @@ class PrivateClassifier(nn.Module):
         return torch.cat(parts)
 
     def save(self, directory: Path) -> None:
-        """Write weights, shape and any extractor's file into an existing directory; equal ones give equal bytes."""
+        """Write weights, shape and any extractor into an existing directory; equal classifiers give equal bytes."""
         tensors = {name: value.detach().cpu().contiguous() for name, value in sorted(self.head.state_dict().items())}
         (directory / WEIGHTS_FILE).write_bytes(save(tensors))
         document: dict[str, Any] = {"format": _FORMAT, "config": dataclasses.asdict(self.config)}
@@ -114,7 +114,7 @@ def load_classifier(directory: Path) -> PrivateClassifier:
     Raises:
         ValueError: the files are damaged, of another format or do not match (ExtractorUnusable: the extractor's SHA-256
             differs from that used in training).
-        FileNotFoundError: one of them is missing.
+        FileNotFoundError: one of the files is missing.
     """
     document = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8"))
     found = document.get("format") if isinstance(document, dict) else None

@@ -1,7 +1,7 @@
 """One program that generates images from a release without this repository: files of `models`, concatenated.
 
-They are the network's file, its imports from this package, and `portable/drawing.py`, without the imports between them.
-They are read as text, so this module needs no torch.
+They are the network's file, its imports from this package, and `portable/drawing.py`, without their imports of each
+other. They are read as text, so this module needs no torch.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ if __name__ == "__main__":
 def write_program(network: str | None, classes: Sequence[str], folders: Sequence[str]) -> str:
     """Return the program that generates images from a release of this network, into one folder per class."""
     if network not in PROGRAMS:
-        raise ValueError(f"the generator is a {network!r}; there is a program for {', '.join(map(str, PROGRAMS))}")
+        raise ValueError(f"the generator is a {network!r}; there are programs for {', '.join(map(str, PROGRAMS))}")
     module, name, config = PROGRAMS[network]
     files: dict[str, str] = {}
     for each in (module, "portable.drawing"):

@@ -76,7 +76,7 @@ def load_released(directory: Path, which: Literal["final", "warm_start"] = "fina
 
     Raises:
         ValueError: the files are damaged, of another format, of an unknown network or do not match.
-        FileNotFoundError: one of them is missing.
+        FileNotFoundError: one of the files is missing.
     """
     document = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8"))
     found = document.get("format") if isinstance(document, dict) else None

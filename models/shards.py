@@ -68,7 +68,7 @@ class Shards:
         if len(np.unique(flat)) != len(flat):
             raise ValueError("shards must be disjoint: a record belongs to more than one teacher")
         if len(flat) and not (flat.min() >= 0 and flat.max() < len(private_records)):
-            raise ValueError("a shard names a record that does not exist")
+            raise ValueError("a shard contains the index of a record that does not exist")
         if len(private_records) == 0:  # all subjects withdrew: add a record without a teacher
             private_records = private_records.new_zeros(1, private_records.shape[1])
             private_labels = torch.zeros(1, dtype=torch.int64)
@@ -90,7 +90,7 @@ class Shards:
 
         Returns:
             A batch of public shape (requested teachers, width). A teacher's rows depend on that teacher's shard alone;
-                otherwise one record could change the rounding of other teachers' sums.
+            otherwise one record could change the rounding of other teachers' sums.
         """
         sizes = self._sizes[teachers, None]  # (n, 1)
         places = torch.rand(self.teachers, 1, generator=generator, dtype=torch.float64)[teachers]

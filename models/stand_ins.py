@@ -33,7 +33,7 @@ _SLANT, _STRETCH, _BEND, _BENDS = 0.3, 0.25, 0.12, 4  # largest shear; share of 
 
 
 class StandInUnusable(ValueError):
-    """These public images cannot replace the declared ones."""
+    """These public images cannot replace the declared images."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def from_public(
         shares: stated share of each declared class; None: as in the public set.
 
     Raises:
-        StandInUnusable: one of these classes has no images.
+        StandInUnusable: one of these classes has no images, or too few.
     """
     stream = np.random.Generator(np.random.PCG64(_SEED))
     chosen = np.flatnonzero(np.asarray(labels) < classes)

@@ -32,7 +32,7 @@ class DcganConfig(ImageShape):
     features: int
 
     def sizes(self) -> list[tuple[int, int]]:
-        """Return the sizes of an image that is halved (rounded up) as often as it stays four pixels a side."""
+        """Return the sizes of an image that is halved (rounded up) while no side gets shorter than four pixels."""
         found = [(self.height, self.width)]
         while len(found) <= _HALVINGS_MAX:
             size = -(-found[-1][0] // 2), -(-found[-1][1] // 2)
@@ -42,7 +42,7 @@ class DcganConfig(ImageShape):
         return found
 
     def depth(self, halvings: int) -> int:
-        """Return the channels of an image that was halved so often."""
+        """Return the channels of an image after `halvings` halvings."""
         return self.channels if halvings == 0 else self.features * 2 ** (halvings - 1)
 
 

@@ -141,7 +141,7 @@ def png(pixels: Tensor) -> bytes:
 
 
 def main(load: Callable[[], Any], classes: Sequence[str], folders: Sequence[str]) -> None:
-    """Draw images into class folders of PNG files, as the command line asks for."""
+    """Draw images into class folders of PNG files, as the command line requests."""
     parser = argparse.ArgumentParser(description="Draw synthetic images from the released generator beside this file.")
     parser.add_argument("--count", type=int, required=True, help="images to draw")
     parser.add_argument("--seed", type=int, default=0, help="equal seeds give equal images")
@@ -151,16 +151,16 @@ def main(load: Callable[[], Any], classes: Sequence[str], folders: Sequence[str]
         dest="proportions",
         type=float,
         action="append",
-        help="how often the class before it comes, as a number above 0; one for each --class",
+        help="relative frequency of a class, a number above 0; one for each --class, in the same order",
     )
-    parser.add_argument("--out", type=Path, required=True, help="folder that the class folders go into")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the class folders")
     asked = parser.parse_args()
     if asked.count < 1 or not 0 <= asked.seed < 2**63:
         parser.error("--count must be at least 1, --seed at least 0 and below 2**63")
     labels = None if asked.classes is None else [classes.index(name) for name in dict.fromkeys(asked.classes)]
     weights = asked.proportions
     if weights is not None and (len(weights) != len(labels or classes) or not all(0 < w < math.inf for w in weights)):
-        parser.error("--proportion is a number above 0, given once for each --class, or for every class")
+        parser.error("--proportion must be above 0; give one for each --class, or, without --class, for every class")
     number = 0
     for images, drawn in draw(load(), asked.count, asked.seed, labels, weights):
         for pixels, label in zip(images, drawn.tolist(), strict=True):

@@ -34,12 +34,12 @@ class EdmConfig(ImageShape):
     Attributes:
         classes: number of declared classes; the label after the last means "of any class".
         sampling_steps: N of the sampler.
-        churn: S_churn of the sampler: how much fresh noise its steps add; 0 is deterministic DDIM.
+        churn: S_churn of the sampler, the amount of fresh noise in its steps; 0 is deterministic DDIM.
         guidance: w of classifier-free guidance (Ho & Salimans 2022, arXiv:2207.12598); 0 turns it off.
         start_latent: numbers in a latent of the generator whose image the sampler starts from; 0: it starts from noise
             alone.
         start_sigma: noise level added to that image, and the largest level that the denoiser is trained for.
-        start_clusters: clusters of that generator's classes.
+        start_clusters: clusters of each class of that generator.
         start_texture: True if that generator draws texture, too.
         patch: side of the pixel squares that the U-Net sees as channels. 2 halves both sides for four times the
             channels, and a step costs about a third.
@@ -147,7 +147,7 @@ def noisy_rows(
     Args:
         any_class: the label that means all classes; a row gets it with probability `drop`.
         stream: of levels, noise and drops; on the images' device.
-        largest: noise level.
+        largest: the highest noise level.
 
     Returns:
         The denoiser's input (n, c + 2, h, w), and the target of F (n, c, h, w).

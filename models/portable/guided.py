@@ -28,7 +28,7 @@ class GuidedConfig(TexturedConfig):
     Attributes:
         textured: True if the moments have texture.
         guide_steps: steps that move a drawn image; 0: there is no guide.
-        guide_logit: t_y, of class y, above the equal logits of all others.
+        guide_logit: height, in t_y, of the logit of class y above the logits of all others, which are equal.
     """
 
     textured: bool = True

@@ -31,7 +31,7 @@ CENTRE, SCALE = -2.8, 0.75  # of a logarithm: about the mean of clip art; textur
 _WAVES = ((5, 0.9, 2.2), (7, 1.1, 1.3))  # size, width of the envelope, frequency; the second on half the resolution
 _MEMORY, _SQUARES = 0.8, 0.99  # of Adam
 STEPS, RATE = 7, 0.45  # of Adam: more steps add specks
-_FAITH = 0.2  # weight of the drawn pixels' coarse half
+_FAITH = 0.2  # weight of the distance to the drawn image
 _WINDOW = 8  # pixels per side of the window that all filters of a cell see, at either scale
 _BLOCK_PLACES, _BLOCK_MIN = 3136, 8  # cells rendered at once, to stay in the processor's cache; images at least
 _EDGE = 0.02  # brightness from which a pixel starts to move
@@ -41,7 +41,7 @@ _EDGE = 0.02  # brightness from which a pixel starts to move
 def filters() -> tuple[Tensor, Tensor]:
     """Return the fine and the coarse wavelets, (16, 1, size, size) each: integers as float64, in FILTER_UNIT.
 
-    An even one is followed by the odd one of the same orientation.
+    Each even wavelet is followed by the odd wavelet of the same orientation.
     """
     banks = []
     for size, width, frequency in _WAVES:
@@ -82,12 +82,12 @@ class _Scale:
         self.images, self.gradient = (each[edge:-edge, edge:-edge] for each in (framed, self._back))
         down, right, along = framed.stride()
         strides = (down, right, down * cell, right * cell, along)
-        # (8, 8, rows, columns, images): windows overlap, but the parts of one size and place in each do not.
+        # (8, 8, rows, columns, images): windows overlap, but parts of cell size at one place in each window do not.
         self.windows, self._windows_back = (
             each.as_strided((_WINDOW, _WINDOW, *shape), strides) for each in (framed, self._back)
         )
-        # Maps a window's differences and sums to the responses at half of its cell's pixels, (2, m, 32). Both are over
-        # opposite pixels. Rows are ordered by orientation, pixel, and even or odd.
+        # Maps the differences and sums of a window's opposite pixels to the responses at half of its cell's pixels,
+        # (2, m, 32). Rows are ordered by orientation, pixel, and even or odd.
         size, half = bank.shape[-1], cell * cell // 2
         found = bank.new_zeros(ORIENTATIONS, half, 2, _WINDOW, _WINDOW)
         for pixel in range(half):
@@ -112,13 +112,13 @@ class TextureGradient:
     """The gradient of half the squared distance of images' texture to given numbers, by matrix products.
 
     Each cell is seen through a window of 8 x 8 pixels of either scale. A filter is even or odd about its middle. So its
-    responses at two opposite pixels of a cell are the sum and the difference of its responses to the window's sums and
-    differences. That takes half the products. Everything is (rows, columns, images), so each operation on a place is
-    done for all images at once. Memory is kept from one call to the next.
+    responses at two opposite pixels of a cell are the sum and the difference of two numbers: its responses to the
+    window's sums and to its differences. This takes half the products. Everything is (rows, columns, images), so each
+    operation on a place is done for all images at once. Memory is kept from one call to the next.
     """
 
     def __init__(self, rows: int, columns: int, count: int, like: Tensor) -> None:
-        """Make room for `count` images of so many cells, in the type and on the device of another tensor."""
+        """Make room for `count` images of rows x columns cells, in the type and on the device of `like`."""
         self._shape, places = (rows, columns, count), rows * columns * count
         fine, coarse = filters()
         cells = (fine, TEXTURE_CELL), (coarse, TEXTURE_CELL // 2)
@@ -181,15 +181,15 @@ def _mean(moduli: Tensor) -> Tensor:
 
 
 def render(images: Tensor, wanted: Tensor, steps: int = STEPS, rate: float = RATE) -> Tensor:
-    """Return images (n, c, h, w) in [0, 1] near given ones that have the wanted texture.
+    """Return images (n, c, h, w) in [0, 1] that have the wanted texture and are near given images.
 
-    A few steps of Adam on the sum of two squared distances: to the wanted texture, and of 2 x 2 means to those of the
-    given images. The gradient is written out, so that it needs no automatic differentiation.
+    A few steps of Adam reduce the sum of two squared distances: of the texture to the wanted texture, and of 2 x 2
+    means to those of the given images. The gradient is written out, so it needs no automatic differentiation.
 
     Args:
         images: (n, c, h, w), in units of full brightness; values outside [0, 1] are clipped.
         wanted: (n, 16 * h / 4 * w / 4) numbers.
-        rate: of the first of them; it falls along a cosine to a tenth of that.
+        rate: of the first step; it falls along a cosine to a tenth of that.
     """
     rows, columns = images.shape[2] // TEXTURE_CELL, images.shape[3] // TEXTURE_CELL
     block = max(_BLOCK_MIN, _BLOCK_PLACES // (rows * columns))
@@ -237,7 +237,7 @@ class TexturedConfig(GeneratorConfig):
     """The shape of a generator with texture; sides are multiples of 4.
 
     Attributes:
-        steps: of gradient descent that give images their texture.
+        steps: number of gradient steps that give images their texture.
         rate: of the first step.
     """
 
@@ -263,7 +263,7 @@ class TexturedGenerator(Generator):
 
 
 def new_generator(config: GeneratorConfig, texture: bool, steps: int = STEPS, rate: float = RATE) -> Generator:
-    """Return a generator of zeros, for Gaussians of images, or of images and their texture, which it draws in steps."""
+    """Return a generator whose buffers are zeros, for Gaussians of images or, with texture, of images and textures."""
     if not texture:
         return Generator(config)
     return TexturedGenerator(TexturedConfig(**dataclasses.asdict(config), steps=steps, rate=rate))

@@ -25,7 +25,7 @@ def halvings_of(height: int, width: int) -> int:
 
 
 class _Block(nn.Module):
-    """Two convolutions and a shortcut; the condition shifts the channels in between. Starts as its shortcut."""
+    """Two convolutions and a shortcut; the condition shifts the channels in between. Untrained, it is the shortcut."""
 
     def __init__(self, inputs: int, outputs: int, condition: int) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class _Block(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Self-attention over pixels, one head. Starts as the identity."""
+    """Self-attention over pixels, one head. Untrained, it is the identity."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

@@ -41,7 +41,7 @@ def positive_finite(name: str, value: float) -> float:
 def check_integer(name: str, value: int, highest: int) -> None:
     """Raise InvalidParameter unless `value` is an integer between 1 and `highest`."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= highest:
-        raise InvalidParameter(name, value, f"it is an integer between 1 and {highest}")
+        raise InvalidParameter(name, value, f"it must be an integer between 1 and {highest}")
 
 
 @dataclasses.dataclass(frozen=True)

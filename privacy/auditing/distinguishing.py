@@ -29,13 +29,13 @@ class Errors:
 
     def __post_init__(self) -> None:
         if not (0 <= self.false_alarms <= self.without and 0 <= self.misses <= self.present):
-            raise InvalidParameter("errors", dataclasses.astuple(self), "there are at most as many errors as draws")
+            raise InvalidParameter("errors", dataclasses.astuple(self), "there must be at most as many errors as draws")
 
 
 def count_errors(
     scores_without: npt.NDArray[np.float64], scores_with: npt.NDArray[np.float64], threshold: float
 ) -> Errors:
-    """Count the errors of the test "with" above a threshold that was fixed without these scores."""
+    """Count the errors of the test that says "with" above a threshold, which was fixed without these scores."""
     return Errors(
         without=len(scores_without),
         false_alarms=int(np.count_nonzero(scores_without > threshold)),
@@ -68,9 +68,9 @@ def mu_lower_bound(errors: Errors, confidence: float, probability: float = 1.0) 
         InvalidParameter: probability or confidence is out of range.
     """
     if not 0 < probability <= 1:
-        raise InvalidParameter("probability", probability, "a chance to be drawn is above 0 and at most 1")
+        raise InvalidParameter("probability", probability, "it must be above 0 and at most 1")
     false_alarms, misses = _rates_at_most(errors, confidence)
-    of_drawn = (misses - (1 - probability) * (1 - false_alarms)) / probability  # misses among draws with the unit
+    of_drawn = (misses - (1 - probability) * (1 - false_alarms)) / probability  # misses in samples with the unit
     if of_drawn <= 0:
         return math.inf
     return max(0.0, -float(special.ndtri(false_alarms)) - float(special.ndtri(min(of_drawn, 1.0))))
@@ -85,7 +85,7 @@ def epsilon_lower_bound(errors: Errors, delta: float, confidence: float) -> floa
         InvalidParameter: confidence is not strictly between 0 and 1, or delta is not in [0, 1].
     """
     if not 0 <= delta <= 1:
-        raise InvalidParameter("delta", delta, "it is a probability")
+        raise InvalidParameter("delta", delta, "it must be between 0 and 1")
     rates = _rates_at_most(errors, confidence)
     best = 0.0
     for one, other in (rates, rates[::-1]):
@@ -97,7 +97,7 @@ def epsilon_lower_bound(errors: Errors, delta: float, confidence: float) -> floa
 def _rates_at_most(errors: Errors, confidence: float) -> tuple[float, float]:
     """Bound both error rates from above with this joint confidence; each bound gets half of the failure probability."""
     if not 0 < confidence < 1:
-        raise InvalidParameter("confidence", confidence, "a probability strictly between 0 and 1")
+        raise InvalidParameter("confidence", confidence, "it must be strictly between 0 and 1")
     level = (1 - confidence) / 2
     counted = ((errors.false_alarms, errors.without), (errors.misses, errors.present))
     first, second = (

@@ -31,8 +31,8 @@ class Guesses:
 
     Attributes:
         canaries: m, each in the data with probability 1/2, independently.
-        made: r guesses, fixed before the output was seen.
-        correct: v of them.
+        made: r, the number of guesses, fixed before the output was seen.
+        correct: v, the number of correct guesses.
     """
 
     canaries: int
@@ -41,7 +41,7 @@ class Guesses:
 
     def __post_init__(self) -> None:
         if not 0 <= self.correct <= self.made <= self.canaries:
-            why = "there are at most as many correct guesses as guesses, and guesses as canaries"
+            why = "there must be at most as many correct guesses as guesses, and as many guesses as canaries"
             raise InvalidParameter("guesses", (self.correct, self.made, self.canaries), why)
 
 
@@ -62,9 +62,9 @@ def guess(scores: npt.NDArray[np.float64], included: npt.NDArray[np.bool_], made
         InvalidParameter: scores or r do not meet these conditions.
     """
     if scores.shape != included.shape or scores.ndim != 1 or not np.isfinite(scores).all():
-        raise InvalidParameter("scores", scores.shape, "there is one finite score for each canary")
+        raise InvalidParameter("scores", scores.shape, "there must be one finite score for each canary")
     if not 1 <= made <= len(scores):
-        raise InvalidParameter("made", made, f"between 1 and {len(scores)} guesses about {len(scores)} canaries")
+        raise InvalidParameter("made", made, f"make 1 to {len(scores)} guesses about {len(scores)} canaries")
     order = np.argsort(scores, kind="stable")
     guessed_out, guessed_in = order[: made // 2], order[len(order) - (made - made // 2) :]
     correct = int(np.count_nonzero(included[guessed_in])) + int(np.count_nonzero(~included[guessed_out]))
@@ -97,7 +97,7 @@ def p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
         InvalidParameter: epsilon or delta is out of range.
     """
     if not epsilon >= 0 or not 0 <= delta <= 1:
-        raise InvalidParameter("epsilon", (epsilon, delta), "epsilon is not negative and delta is a probability")
+        raise InvalidParameter("epsilon", (epsilon, delta), "epsilon must be at least 0, and delta between 0 and 1")
     made, correct, accuracy = guesses.made, guesses.correct, special.expit(epsilon)
     if delta == 0:
         return float(stats.binom.sf(correct - 1, made, accuracy))
@@ -142,7 +142,7 @@ def gaussian_refuted(guesses: Guesses, mu: float, confidence: float) -> bool:
     """
     level = _level(confidence)
     if not 0 <= mu < math.inf:
-        raise InvalidParameter("mu", mu, "it is not negative and finite")
+        raise InvalidParameter("mu", mu, "it must be finite and at least 0")
     m, r, v = guesses.canaries, guesses.made, guesses.correct
     a, b = v * level / m, (r - v) * level / m
     for i in range(v, 0, -1):
@@ -165,7 +165,7 @@ def mu_lower_bound(guesses: Guesses, confidence: float) -> float:
 
 def _level(confidence: float) -> float:
     if not 0 < confidence < 1:
-        raise InvalidParameter("confidence", confidence, "a probability strictly between 0 and 1")
+        raise InvalidParameter("confidence", confidence, "it must be strictly between 0 and 1")
     return 1 - confidence
 
 

@@ -76,13 +76,13 @@ def count_votes(
         InvalidParameter: the shapes do not fit the configuration.
     """
     if gradients.dim() != 3 or gradients.shape[2] != cfg.dimension or not gradients.is_floating_point():
-        why = f"gradients are floats of shape (teachers, images, {cfg.dimension})"
+        why = f"they must be floats of shape (teachers, images, {cfg.dimension})"
         raise InvalidParameter("gradients", tuple(gradients.shape), why)
     teachers, images, d = gradients.shape
     if teachers > cfg.teachers:
         raise InvalidParameter("gradients", tuple(gradients.shape), f"there are only {cfg.teachers} teachers")
     if active is not None and (active.shape != (teachers,) or active.dtype != torch.bool):
-        raise InvalidParameter("active", tuple(active.shape), f"one boolean for each of the {teachers} teachers")
+        raise InvalidParameter("active", tuple(active.shape), f"give one boolean for each of the {teachers} teachers")
     seed = int(torch.randint(1 << 62, (1,), generator=generator))
     n = max(1, _BLOCK.get(gradients.device.type, _BLOCK["cuda"]) // max(1, images * d))
 
@@ -117,7 +117,7 @@ def noisy_sum(votes: Tensor, cfg: TopAggConfig, noise: SecureNoise) -> Tensor:
         InvalidParameter: the votes are not integers of shape (m, d).
     """
     if votes.dim() != 2 or votes.shape[1] != cfg.dimension or votes.dtype not in (torch.int32, torch.int64):
-        raise InvalidParameter("votes", tuple(votes.shape), f"votes are integers of shape (images, {cfg.dimension})")
+        raise InvalidParameter("votes", tuple(votes.shape), f"they must be integers of shape (images, {cfg.dimension})")
     drawn = noise.discrete_gaussian(tuple(votes.shape), cfg.stddev)  # (m, d) int64
     return votes.to(torch.int64) + torch.from_numpy(drawn).to(votes.device)  # (m, d)
 
@@ -142,7 +142,7 @@ def choose_top_k(g: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Choose the k coordinates of largest magnitude in each row (rows, d); ties go to the first coordinates.
 
     Returns:
-        up, down: (rows, d) bool, the chosen positive and negative coordinates; never zeros, none of a non-finite row.
+        up, down: (rows, d) bool, the chosen positive and negative coordinates; no zeros, and none in non-finite rows.
         kth: (rows, 1) float32, the smallest chosen magnitude, at least the smallest normal float, below which a
             coordinate counts as zero; NaN for a non-finite row, so that no coordinate compares with it.
         largest: (rows, 1) float32, the largest magnitude.
@@ -198,7 +198,7 @@ def side_by_side(work: Callable[[int], T], starts: Sequence[int], device: torch.
 def one_thread_per_operation() -> Iterator[None]:
     """Run each operation on one thread, so that parallel blocks never wait for one another.
 
-    Splitting an operation costs a barrier, which is three times slower than one thread on a busy machine.
+    An operation split between threads waits at a barrier: on a busy machine, it takes three times as long.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -23,11 +23,11 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
         InvalidParameter: an option is set, or the budget is too small.
     """
     if options:
-        raise InvalidParameter("options", sorted(options), "a class histogram has none: its noise follows from epsilon")
+        raise InvalidParameter("options", sorted(options), "a class histogram has no options; epsilon sets its noise")
     stddev = stddev_for(SENSITIVITY, budget_nano)
     event = histogram_event(stddev)
     stage = Stage(COUNTS, event, privacy_filter.cost_nano(event), stddev)
-    counted = "records" if facts.unit == "record" else "subjects, each by one of their records,"
+    counted = "records" if facts.unit == "record" else "subjects (by one record each)"
     return Plan(
         recipe="class_histogram",
         config=RecipeConfig(),  # without options
@@ -35,7 +35,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
         budget_nano=budget_nano,
         notes=(
             f"The {counted} of each declared class are counted once, with a standard error of {stddev:.3g}.",
-            "Counts below zero are shown as zero; the noisy counts are released too, for unbiased sums.",
+            "Counts below zero are shown as zero; the unchanged noisy counts are also released, for unbiased sums.",
         ),
         facts={"classes": len(facts.classes), "standard_error": stddev, "noise_stddev": {COUNTS: stddev}},
     )

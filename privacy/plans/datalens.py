@@ -65,9 +65,9 @@ class TopAggConfig:
         for name in ("c", "stddev", "beta"):
             object.__setattr__(self, name, positive_finite(name, getattr(self, name)))
         if self.c < _C_MIN:
-            raise InvalidParameter("c", self.c, f"below {_C_MIN} single precision cannot tell clipped values from zero")
+            raise InvalidParameter("c", self.c, f"it must be at least {_C_MIN}, so that clipped floats are not zero")
         if self.beta > 1:
-            raise InvalidParameter("beta", self.beta, "more than all teachers can never agree")
+            raise InvalidParameter("beta", self.beta, "it is a share of the teachers, so at most 1")
 
     @property
     def votes_max(self) -> int:
@@ -107,20 +107,20 @@ class DataLensConfig(ClassFractionsConfig):
         20, ge=1, le=1_000_000, description="k, the number of pixels of an image that a teacher votes on."
     )
     clip: float = Field(
-        1e-5, ge=1e-30, le=1e6, description="c, below which gradients keep their size; large ones become plain signs."
+        1e-5, ge=1e-30, le=1e6, description="c, the bound of a pixel's gradient; beyond it, a vote is a plain sign."
     )
     beta: float = Field(
         0.7,
         ge=1e-6,
         le=1,
-        description="Share of teachers that must agree in the thresholded release; `published` chooses it by the "
-        "budget.",
+        description="Share of teachers that must agree in the thresholded release; the preset `published` derives it "
+        "from the budget.",
     )
     images: int | None = Field(
-        2250, ge=1, le=IMAGES_MAX, description="Images whose gradients are aggregated; null where stddev is given."
+        2250, ge=1, le=IMAGES_MAX, description="Number of images that teachers vote on; null if stddev is given."
     )
     stddev: float | None = Field(
-        None, ge=1, le=1e9, description="sigma of one aggregation; when given, the number of images follows."
+        None, ge=1, le=1e9, description="sigma of one aggregation; if given, the number of images follows from it."
     )
     images_per_iteration: int = Field(
         15, ge=2, le=4096, description="m, the number of images in one round of votes; they are normalised together."
@@ -131,8 +131,8 @@ class DataLensConfig(ClassFractionsConfig):
     )
     teacher_network: Literal["linear", "kernel", "convolutional"] = Field(
         "kernel",
-        description="Teachers that are linear in pixels or in the features of a Gaussian kernel, both in closed form, "
-        "or the published convolutional network.",
+        description="Kind of teachers: linear in pixels or linear in the features of a Gaussian kernel, both in closed "
+        "form, or the published convolutional network.",
     )
     teacher_bandwidth: float = Field(
         4.0,
@@ -151,7 +151,7 @@ class DataLensConfig(ClassFractionsConfig):
         1e-3, ge=0, le=10, description="gamma, largest distance by which the votes of one round move a pixel."
     )
     use_top_k: bool = Field(True, description="Ablation of TopAgg: off lets teachers vote on every pixel.")
-    use_stochastic_sign: bool = Field(True, description="Ablation of TopAgg: off takes plain signs.")
+    use_stochastic_sign: bool = Field(True, description="Ablation of TopAgg: off makes every vote a plain sign.")
     use_threshold: bool = Field(
         False, description="The generator learns from thresholded votes, as in the paper, rather than from noisy sums."
     )
@@ -160,7 +160,7 @@ class DataLensConfig(ClassFractionsConfig):
 
     def check(self) -> None:
         if (self.images is None) == (self.stddev is None):
-            raise self.refusal("images", "give either the number of images or the noise stddev; the other one follows")
+            raise self.refusal("images", "give either images or stddev; the other follows from the budget")
 
     def parameters_per_teacher(self, facts: PublicFacts) -> int:
         """Return the number of parameters of one teacher; a kernel teacher keeps only its records."""
@@ -240,8 +240,8 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
         fewer = "teachers" if config.teacher_network == "linear" else "teachers or teacher_hidden"
         raise config.refusal(
             "teachers",
-            f"with {each:,} parameters each they have {config.teachers * each:,} together, above "
-            f"{TEACHER_PARAMETERS_MAX:,}: lower {fewer}; of this size {TEACHER_PARAMETERS_MAX // each:,} teachers "
+            f"teachers of {each:,} parameters have {config.teachers * each:,} together, above the limit of "
+            f"{TEACHER_PARAMETERS_MAX:,}: lower {fewer}; {TEACHER_PARAMETERS_MAX // each:,} teachers of this size "
             "would fit",
         )
     m = config.images_per_iteration
@@ -254,7 +254,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
         stddev = config.stddev
         iterations = min(budget_nano // release_nano(config.topagg(facts, stddev).event(1)), IMAGES_MAX) // m
         if iterations < 1:
-            raise config.refusal("stddev", f"the budget does not pay for {m} images at this noise: add noise or budget")
+            raise config.refusal("stddev", f"{m} images at this noise exceed the budget: raise stddev or epsilon")
     images = iterations * m
     event = config.topagg(facts, stddev).event(images)
     shards = "disjoint shards" if facts.unit == "record" else "shards that share no subject"

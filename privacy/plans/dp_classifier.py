@@ -24,8 +24,8 @@ class DpClassifierConfig(StepsConfig):
 
     architecture: Architecture = Field(
         "scatter_linear",
-        description="A ResNet or small CNN with GroupNorm; on scattering coefficients (a fixed public transform of "
-        "each image), logistic regression or a small CNN; or logistic regression on features of a public "
+        description="A ResNet or small CNN with GroupNorm; logistic regression or a small CNN on scattering "
+        "coefficients (a fixed public transform of each image); or logistic regression on features of a public "
         "pretrained network.",
     )
     extractor: str = Field(
@@ -37,9 +37,9 @@ class DpClassifierConfig(StepsConfig):
     def check(self) -> None:
         super().check()
         if self.multiplicity != 1:
-            raise self.refusal("multiplicity", "a classifier sees one view of each record")
+            raise self.refusal("multiplicity", "a classifier sees one view of each record: set it to 1")
         if self.architecture != "pretrained_linear" and self.extractor != "":
-            raise self.refusal("extractor", "only the architecture pretrained_linear takes one")
+            raise self.refusal("extractor", "only the architecture pretrained_linear uses an extractor")
         if self.architecture == "pretrained_linear" and not EXTRACTOR_NAME.fullmatch(self.extractor):
             raise self.refusal(
                 "extractor",

@@ -27,13 +27,11 @@ class DpGanConfig(StepsConfig):
     )
     generator_batch: int = Field(512, ge=1, le=65_536, description="Images in a step of the generator.")
     discriminator_steps: int = Field(
-        1, ge=1, le=10_000, description="n_D, discriminator steps before each generator step; at the start."
+        1, ge=1, le=10_000, description="n_D at the start: discriminator steps before each generator step."
     )
-    discriminator_steps_max: int = Field(
-        512, ge=1, le=10_000, description="Number of discriminator steps up to which n_D may double."
-    )
+    discriminator_steps_max: int = Field(512, ge=1, le=10_000, description="Upper limit of n_D, which may double.")
     accuracy_floor: float = Field(
-        0.6, ge=0, le=1, description="n_D doubles when fewer generated images than this are recognised; 0: never."
+        0.6, ge=0, le=1, description="n_D doubles when a smaller share of generated images is recognised; 0: never."
     )
     patience: int = Field(
         200, ge=1, le=100_000, description="Smallest number of generator steps between two changes of n_D."
@@ -43,11 +41,11 @@ class DpGanConfig(StepsConfig):
     def check(self) -> None:
         super().check()
         if self.multiplicity != 1:
-            raise self.refusal("multiplicity", "a discriminator sees one view of each record")
+            raise self.refusal("multiplicity", "a discriminator sees one view of each record: set it to 1")
         if self.discriminator_steps_max < self.discriminator_steps:
             raise self.refusal(
                 "discriminator_steps_max",
-                f"it is at least the {self.discriminator_steps} discriminator_steps of the start",
+                f"it must be at least discriminator_steps, which is {self.discriminator_steps}",
             )
 
 
@@ -68,11 +66,11 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     config = read_options(DpGanConfig, options, PRESETS)
     check_basis(config, discriminator_layers(facts.height, facts.width))
     stage, notes, shown = plan_steps(config, privacy_filter, budget_nano, facts)
-    adaptation = f"The generator takes a step after every {config.discriminator_steps:,} of the discriminator's"
+    adaptation = f"Discriminator steps before each generator step: {config.discriminator_steps:,}"
     if config.accuracy_floor > 0:
         adaptation += (
-            f" at first, and after twice as many (up to {config.discriminator_steps_max:,}) whenever the discriminator "
-            f"recognises fewer than {config.accuracy_floor:.0%} of generated images; this uses no private image"
+            f" at first; the number doubles (up to {config.discriminator_steps_max:,}) whenever the discriminator "
+            f"recognises fewer than {config.accuracy_floor:.0%} of generated images. This uses no private image"
         )
     notes += [
         "Only the discriminator sees private images. The generator learns from the discriminator, whose every step is "

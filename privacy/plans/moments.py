@@ -61,7 +61,7 @@ SEEN: Mapping[str, str] = {
     "class, without recognisable objects.",
     "nothing but colour": "The images show nothing but colour: blurred patches, without recognisable objects.",
 }
-_UNITS_MAX = 2**40  # of a class: far beyond any
+_UNITS_MAX = 2**40  # units of a class: more than any class has
 _FRACTIONS = ("mean_fraction", "pooled_covariance_fraction", "class_covariance_fraction", "cluster_fraction")
 _FOLLOWS = frozenset((
     "frequencies", "coefficients", "colour", "centre", "noise_shape", "texture", "texture_waves", "shrink",
@@ -74,24 +74,24 @@ class MomentsConfig(ClassFractionsConfig):
 
     symmetry: Literal["none", "mirror", "square"] = Field(
         "none",
-        description="Changes of an image that its owner declares to be as likely as the image: left and right "
-        "swapped, or all eight symmetries of a square. Means and covariances that must then be zero are not released.",
+        description="Symmetries that you declare: each image is as likely with left and right swapped (mirror), or in "
+        "all eight orientations of a square. Means and covariances that must then be zero are not released.",
     )
     frequencies: int = Field(
-        16, ge=1, le=64, description="The warm start sees the lowest frequencies^2 cosine waves of each channel."
+        16, ge=1, le=64, description="Number of cosine frequencies along each side; a channel has the square of it."
     )
     coefficients: int | None = Field(
         None,
         ge=1,
         le=4096,
-        description="Number of these coefficients that are released, the strongest by the public prior; null: all.",
+        description="Number of cosine coefficients that are released, the strongest by the public prior; null: all.",
     )
     colour: Literal["rgb", "luma_chroma"] = Field(
         "rgb", description="Planes whose coefficients are released: channels, or brightness and two planes of colour."
     )
     centre: float = Field(0.25, ge=0, le=1, description="Public brightness around which images are clipped.")
     noise_shape: float = Field(
-        0.0, ge=0, le=1, description="Noise grows with a coefficient's expected power to this exponent; 0: equal noise."
+        0.0, ge=0, le=1, description="Noise is proportional to this power of a coefficient's strength; 0: equal."
     )
     texture: bool = Field(
         False, description="Also release the texture of the images, and generate images with that texture."
@@ -109,7 +109,7 @@ class MomentsConfig(ClassFractionsConfig):
         "difference.",
     )
     components: int = Field(
-        80, ge=1, le=1024, description="Principal components that carry the warm start, and numbers in a latent."
+        80, ge=1, le=1024, description="Number of principal components of the warm start, and of numbers in a latent."
     )
     class_components: int | None = Field(
         None, ge=1, le=1024, description="Leading components in which classes get covariances of their own; null: all."
@@ -118,10 +118,10 @@ class MomentsConfig(ClassFractionsConfig):
         1,
         ge=1,
         le=64,
-        description="Number of Gaussians, with one covariance, that make up a class; found by noisy k-means.",
+        description="Number of Gaussians, with a common covariance, that make up a class; found by noisy k-means.",
     )
     mean_fraction: float = Field(
-        0.1, ge=1e-3, le=1, description="Share of the warm start's budget for counts and means. All four add up to 1."
+        0.1, ge=1e-3, le=1, description="Share of the warm start's budget for counts and means. Its shares add up to 1."
     )
     pooled_covariance_fraction: float = Field(
         0.45, ge=0, le=1, description="Share of the warm start's budget for the covariance pooled over classes."
@@ -133,20 +133,20 @@ class MomentsConfig(ClassFractionsConfig):
         0.0, ge=0, le=1, description="Share of the warm start's budget for the rounds of k-means."
     )
     mean_clip: float = Field(
-        10.0, ge=1e-3, le=1000, description="Norm, around `centre`, of a clipped image's coefficients, at 28 x 28 grey."
+        10.0, ge=1e-3, le=1000, description="Bound on the norm of coefficients around `centre`, at 28 x 28 grey."
     )
     deviation_clip: float = Field(
-        7.0, ge=1e-3, le=1000, description="Norm of a clipped deviation from the class mean, scaled as mean_clip."
+        7.0, ge=1e-3, le=1000, description="Bound on the norm of deviations from the class mean, scaled like mean_clip."
     )
     component_clip: float = Field(
-        6.0, ge=1e-3, le=1000, description="Norm of that deviation in the principal components, scaled as mean_clip."
+        6.0, ge=1e-3, le=1000, description="Bound on that norm in the principal components, scaled like mean_clip."
     )
     evaluation_samples: EvaluationSamples = 30_000
     evaluation_seed: EvaluationSeed = 0
     guide: bool = Field(
         False,
         description="Train a classifier with a share of the budget, and move each generated image to where the "
-        "classifier is more certain of the image's class. Better for networks that learn from the images, but slower.",
+        "classifier is more certain of the image's class. Networks learn more from such images; generation is slower.",
     )
     guide_fraction: float = Field(
         0.5, ge=0.01, le=0.99, description="Share of the budget for the guide; moments get the rest."
@@ -168,11 +168,11 @@ class MomentsConfig(ClassFractionsConfig):
             raise self.refusal("mean_fraction", "the mean, pooled, class and cluster fractions must add up to 1")
         if (self.clusters > 1) != (self.cluster_fraction > 0):
             raise self.refusal(
-                "clusters", "more than one needs a cluster_fraction, and one takes no fraction: give all four fractions"
+                "clusters", "several clusters need a cluster_fraction, and one must have none: give all four fractions"
             )
         if self.clusters > 1 and self.class_covariance_fraction == 0:
             raise self.refusal(
-                "clusters", "classes' own covariances are taken around their centres: give a class_covariance_fraction"
+                "clusters", "several clusters need the class's own covariance: give a class_covariance_fraction"
             )
 
     @property
@@ -328,28 +328,28 @@ def _check_images(config: MomentsConfig, facts: PublicFacts) -> None:
     if config.texture and not _suits_texture(facts):
         raise config.refusal(
             "texture",
-            f"it needs sides that are multiples of {TEXTURE_CELL} and at most {TEXTURE_MAX} numbers; images of "
+            f"sides must be multiples of {TEXTURE_CELL}, with at most {TEXTURE_MAX} texture numbers; images of "
             f"{size} have {texture_size(facts.height, facts.width):,}",
         )
     if config.symmetry == "square" and facts.height != facts.width:
         raise config.refusal(
             "symmetry",
-            f"images of {size} are no squares, of which rows and columns could be swapped: declare mirror, or none",
+            f"images of {size} are not square, so rows and columns cannot be swapped: declare mirror or none",
         )
     numbers = len(facts.classes) * facts.pixels * config.latent_size(facts)
     if numbers > GENERATOR_NUMBERS_MAX:
         raise config.refusal(
             "components",
             f"{len(facts.classes)} classes of {size} pixels in {facts.channels} channels make a generator of "
-            f"{numbers:,} numbers, and it may have {GENERATOR_NUMBERS_MAX:,}: declare smaller images, or ask for at "
+            f"{numbers:,} numbers, above the limit of {GENERATOR_NUMBERS_MAX:,}: declare smaller images, or ask for at "
             f"most {GENERATOR_NUMBERS_MAX // (len(facts.classes) * facts.pixels)} components",
         )
     least, most = min(facts.height, facts.width), max(facts.height, facts.width)
     if config.guide and (least < SCATTER_SIZE_MIN or most > GUIDE_SIDE_MAX):
         raise config.refusal(
             "guide",
-            f"its classifier sees images of {SCATTER_SIZE_MIN} to {GUIDE_SIDE_MAX} pixels a side, and these have "
-            f"{size}: leave the guide out, or declare another size",
+            f"its classifier sees images of {SCATTER_SIZE_MIN} to {GUIDE_SIDE_MAX} pixels a side, but these have "
+            f"{size}: omit the guide, or declare another size",
         )
 
 
@@ -384,7 +384,7 @@ def _drowned(options: Mapping[str, Any], budget_nano: int, privacy_filter: Filte
         return dataclasses.replace(facts, records_declared=records, subjects_declared=subjects)
 
     mends = []
-    factors = [1.1**power for power in range(1, 146)]  # to a tenth, and up to a million
+    factors = [1.1**power for power in range(1, 146)]  # steps of a tenth, up to a million
     place = bisect.bisect_left(factors, VISIBLE, key=lambda factor: share(round(budget_nano * factor), facts))
     if place < len(factors):
         epsilon = gaussian_epsilon(mu_of(budget_nano * factors[place]), privacy_filter.delta)

@@ -35,7 +35,7 @@ class RecipeConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
     # The purpose of the public dataset's images, in words for a card.
-    public_images_serve: ClassVar[str] = "of the gradient's basis"
+    public_images_serve: ClassVar[str] = "from which the gradient's basis was computed"
     drawing_cost: ClassVar[float] = 1e-3  # `drawing_seconds` unless options change it
 
     def __init__(self, /, **values: Any) -> None:
@@ -111,7 +111,7 @@ class ClassFractionsConfig(RecipeConfig):
     class_fractions: str = Field(
         "",
         max_length=FRACTIONS_TEXT_MAX,
-        description="How many records each class is likely to have, as its owner states without looking: "
+        description="How many records you expect in each class, without looking at the data: "
         "`normal=2000,sick=20`, or numbers in the order of the labels. Only ratios count. Plans warn of classes "
         "that will be lost in the noise, and previews use public images in these proportions. Empty: equal classes "
         "are assumed.",
@@ -149,4 +149,4 @@ def _refusal(kind: type[RecipeConfig], error: ValidationError) -> InvalidParamet
     if fault["type"] == "extra_forbidden":
         return InvalidParameter("options", name, f"the options are {', '.join(kind.model_fields)}")
     words = values_in_words(option_schemas(kind)[name])
-    return InvalidParameter(name, fault["input"], f"{'choose' if words.startswith('one of') else 'it is'} {words}")
+    return InvalidParameter(name, fault["input"], f"{'choose' if words.startswith('one of') else 'it must be'} {words}")

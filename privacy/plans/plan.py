@@ -52,10 +52,10 @@ class PublicFacts:
 
     def __post_init__(self) -> None:
         if self.unit not in UNITS:
-            raise InvalidParameter("unit", self.unit, f"the units are {' and '.join(UNITS)}")
+            raise InvalidParameter("unit", self.unit, f"choose {' or '.join(UNITS)}")
         if (self.unit == "subject") != (self.subjects_declared is not None):
             raise InvalidParameter(
-                "subjects_declared", self.subjects_declared, "it is declared exactly when the unit is the subject"
+                "subjects_declared", self.subjects_declared, "declare it if, and only if, the unit is the subject"
             )
 
     @property
@@ -206,8 +206,8 @@ class Recipe:
         together: True if several processes train it faster than one.
         presets: named sets of options; the first is the default.
         follows: options whose default follows from declared facts and budget, at least with some presets.
-        start: function of a plan: the initial releases, by stage, without which nothing useful can be published.
-        smallest_class: function of a plan and facts: units that a class needs to be visible; None if unknown or
+        start: maps a plan to the initial releases, by stage, without which nothing useful can be published.
+        smallest_class: maps a plan and facts to the units that a class needs to be visible; None if unknown or
             impossible.
     """
 

@@ -35,7 +35,7 @@ class FreezeSchedule:
 
     Attributes:
         rate: r*, the share of frozen coordinates at the end, in [0, 1).
-        cooling_steps: steps over which the share grows to it, e* epochs in the paper; 0 starts with it.
+        cooling_steps: steps over which the share grows to `rate`, e* epochs in the paper; 0: it is `rate` at once.
         period: number of steps that use one mask: those of an epoch, or 1.
     """
 
@@ -66,50 +66,50 @@ class StepsConfig(ClassFractionsConfig):
     expected_batch: int = Field(512, ge=1, le=1_000_000, description="Units expected in one step.")
     clip: float = Field(1.0, ge=1e-6, le=1e6, description="C, the bound on one unit's gradient; S1 of GEP.")
     keep: float = Field(0.8, ge=1e-3, le=1, description="TopAgg's k, share of the squared norm that is kept.")
-    clip_residual: float = Field(0.0, ge=0, le=1e6, description="GEP's S2; 0 makes it a fifth of S1, as in the paper.")
+    clip_residual: float = Field(0.0, ge=0, le=1e6, description="GEP's S2; 0: a fifth of S1, as in the paper.")
     basis_size: int = Field(
-        200, ge=1, le=20_000, description="GEP's k, vectors of the anchors' basis: one for each layer at least."
+        200, ge=1, le=20_000, description="GEP's k, the number of vectors in its basis; at least one for each layer."
     )
     basis_groups: Literal["layers", "widths"] = Field(
         "layers", description="Parameters that share a basis in GEP: those of one layer, or of all layers of one width."
     )
-    anchors: int = Field(400, ge=1, le=20_000, description="GEP's m, public images from which its basis is found.")
+    anchors: int = Field(400, ge=1, le=20_000, description="GEP's m, the public images that give its basis.")
     anchors_dataset_id: str = Field(
         "",
         max_length=_ID_CHARACTERS_MAX,
-        description="Public dataset that the anchors are drawn from; without one they are patterns from a public seed.",
+        description="Public dataset from which the anchors are drawn; empty: they are patterns from a public seed.",
     )
     power_iterations: int = Field(
-        1, ge=1, le=20, description="GEP's t and RGP's K, with which basis and carriers are found."
+        1, ge=1, le=20, description="Power iterations that find GEP's basis (its t) or RGP's carriers (its K)."
     )
-    rank: int = Field(8, ge=1, le=256, description="RGP's r, at most, of every layer.")
+    rank: int = Field(8, ge=1, le=256, description="RGP's r, the largest rank of every layer.")
     rank_fraction: float = Field(
-        1.0, ge=1e-3, le=1, description="Bounds a layer's rank by this share of its smaller side as well."
+        1.0, ge=1e-3, le=1, description="Also bounds a layer's rank by this share of its smaller side."
     )
     warm_up_fraction: float = Field(
         0.1, ge=0, le=1, description="Share of the steps in which RGP's carriers come from the weights themselves."
     )
     freeze: Literal["none", "random", "ranked", "posterior"] = Field(
         "none",
-        description="Which coordinates rest in an epoch: none, random ones, those whose released gradients were "
-        "smallest, or (posterior) random ones that still count towards the clip.",
+        description="Coordinates that are frozen in an epoch: none, random ones, those with the smallest released "
+        "gradients, or (posterior) random ones that still count towards the clip.",
     )
     freeze_rate: float = Field(0.5, ge=0, le=0.99, description="r*, the share of frozen coordinates at the end.")
     freeze_cooling: float = Field(
         0.5, ge=0, le=1, description="e*, share of the steps over which the frozen share grows to freeze_rate."
     )
-    freeze_every: Literal["epoch", "step"] = Field("epoch", description="How long a mask of frozen coordinates stays.")
-    learning_rate: float = Field(0.5, ge=1e-8, le=10_000, description="Learning rate of the optimiser, at first.")
+    freeze_every: Literal["epoch", "step"] = Field("epoch", description="How long a mask of frozen coordinates lasts.")
+    learning_rate: float = Field(0.5, ge=1e-8, le=10_000, description="Initial learning rate of the optimiser.")
     rate_drops: int = Field(
-        0, ge=0, le=1000, description="How often the learning rate drops, after equal parts of the steps; 0 keeps it."
+        0, ge=0, le=1000, description="Number of drops of the learning rate, after equal parts of the steps; 0: none."
     )
     rate_decay: float = Field(0.1, ge=1e-3, le=1, description="Factor of the learning rate at each drop.")
     weight_decay: float = Field(
         0.0,
         ge=0,
         le=1,
-        description="Weight decay: share of the weights, times the learning rate, that a step subtracts (in Adam's "
-        "gradient).",
+        description="Weight decay: a step subtracts this share of the weights, times the learning rate; Adam adds it "
+        "to the gradient.",
     )
     momentum: float = Field(0.9, ge=0, le=0.999, description="Momentum of SGD, which sums up noise; ignored by Adam.")
     optimiser: Literal["sgd", "adam"] = Field("sgd", description="Optimiser that receives the released gradients.")
@@ -117,10 +117,10 @@ class StepsConfig(ClassFractionsConfig):
         0.0, ge=0, le=0.99999, description="Decay of the average of the weights that is released; 0: the last weights."
     )
     multiplicity: int = Field(
-        1, ge=1, le=64, description="K, views of each record (noise levels, say) whose mean loss is clipped."
+        1, ge=1, le=64, description="K, views of each record, such as noise levels; their mean gradient is clipped."
     )
     records_per_subject: int = Field(
-        4, ge=1, le=1024, description="Records that are drawn of each sampled subject, where the unit is the subject."
+        4, ge=1, le=1024, description="Records that are drawn from each sampled subject, if the unit is the subject."
     )
     initial_seed: int = Field(
         0, ge=0, le=2**31 - 1, description="Public seed of initial weights and of all public randomness."
@@ -128,11 +128,11 @@ class StepsConfig(ClassFractionsConfig):
 
     def check(self) -> None:
         if self.anchors_dataset_id and self.estimator not in _ANCHORED:
-            raise self.refusal("anchors_dataset_id", f"{self.estimator} has no anchors; gep and bgep have")
+            raise self.refusal("anchors_dataset_id", f"only gep and bgep use anchors; {self.estimator} does not")
         if self.freeze != "none" and self.estimator not in _FREEZABLE:
-            raise self.refusal("freeze", f"{self.estimator} has no coordinates to freeze; {', '.join(_FREEZABLE)} have")
+            raise self.refusal("freeze", f"{self.estimator} cannot freeze coordinates; {', '.join(_FREEZABLE)} can")
         if self.freeze == "posterior" and self.estimator != "dpsgd":
-            raise self.refusal("freeze", "freezing after clipping is a variant of plain dpsgd alone")
+            raise self.refusal("freeze", "posterior freezing works with the estimator dpsgd only")
 
     def sampling_probability(self, facts: PublicFacts) -> float:
         """Return q, the probability of each unit to be in a step's sample."""
@@ -146,7 +146,7 @@ class StepsConfig(ClassFractionsConfig):
         """
         steps = max(1, math.ceil(self.epochs / self.sampling_probability(facts)))
         if steps > STEPS_MAX:
-            raise self.refusal("epochs", f"they are {steps} steps, above {STEPS_MAX}: take a larger expected_batch")
+            raise self.refusal("epochs", f"{steps} steps exceed the limit of {STEPS_MAX}: raise expected_batch")
         return steps
 
     def freeze_schedule(self, facts: PublicFacts) -> FreezeSchedule:
@@ -174,8 +174,8 @@ def check_basis(config: StepsConfig, groups: int) -> None:
     if config.estimator in _ANCHORED and config.basis_size < groups:
         raise config.refusal(
             "basis_size",
-            f"{config.estimator} takes a vector of each layer at least, and this network has {groups} layers with "
-            f"parameters: take {groups} or more",
+            f"{config.estimator} needs at least one vector for each layer, and this network has {groups} layers with "
+            f"parameters: give {groups} or more",
         )
 
 
@@ -238,8 +238,8 @@ def plan_steps(
     ]
     if event.is_sampled:
         notes.append(
-            "All steps are charged together, which costs much less than one by one: the first step spends the whole "
-            "cost, even if the training is cancelled."
+            "All steps are charged together, which costs much less than charging each. So the first step spends the "
+            "whole cost, even if the training is cancelled."
         )
     unsampled_nano = (event.count + stage.repeats) * event.mu_squared_exact * NANO
     if event.sampling_probability < 0.5 and stage.cost_nano > 0.99 * unsampled_nano:
@@ -251,9 +251,9 @@ def plan_steps(
         anchors = f"{config.anchors:,} public patterns made from a public seed"
         if config.anchors_dataset_id:
             anchors = f"at most {config.anchors:,} images of the public dataset {config.anchors_dataset_id}"
-        notes.append(f"The gradient's basis comes from {anchors}, with random labels; it uses no private image.")
+        notes.append(f"The gradient's basis is computed from {anchors} with random labels; it uses no private image.")
     if facts.unit == "subject":
         notes.append(
-            f"Of each sampled subject {config.records_per_subject} records are drawn; their mean gradient is clipped."
+            f"From each sampled subject {config.records_per_subject} records are drawn; their mean gradient is clipped."
         )
     return stage, notes, shown

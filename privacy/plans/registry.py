@@ -31,7 +31,7 @@ STATE_IT = (
     "If classes differ in size, state their fractions with --class-fractions (option class_fractions); the plan then "
     "lists the classes that will be lost."
 )
-TRY_IT = "The smallest usable class is unknown for this recipe: try it first, with --class-fractions."
+TRY_IT = "The smallest usable class is unknown for this recipe: run a preview with --class-fractions first."
 
 
 RECIPES: dict[str, Recipe] = {name: import_module(f"privacy.plans.{name}").RECIPE for name in NAMES}
@@ -84,7 +84,7 @@ def plan_from_json(document: Mapping[str, Any]) -> Plan:
     """
     known = RECIPES.get(document["recipe"])
     if known is None:
-        raise InvalidParameter("recipe", document["recipe"], "no such recipe is known any more")
+        raise InvalidParameter("recipe", document["recipe"], "this version has no such recipe")
     facts = dict(document["facts"])
     plan = Plan(
         recipe=document["recipe"],
@@ -95,7 +95,7 @@ def plan_from_json(document: Mapping[str, Any]) -> Plan:
         facts=facts,
     )
     if plan.cost_nano != document["cost_nano"]:
-        raise InvalidParameter("cost_nano", document["cost_nano"], f"the stages cost {plan.cost_nano} together")
+        raise InvalidParameter("cost_nano", document["cost_nano"], f"but the stages cost {plan.cost_nano} together")
     return plan
 
 
@@ -113,7 +113,7 @@ def _with_class_balance(plan: Plan, facts: PublicFacts) -> Plan:
         note += f" {STATE_IT if known else TRY_IT}"
         return dataclasses.replace(plan, notes=(*plan.notes, note), facts=plan.facts | known)
     if limit is None:
-        return dataclasses.replace(plan, notes=(*plan.notes, f"A balance of the classes is stated. {TRY_IT}"))
+        return dataclasses.replace(plan, notes=(*plan.notes, f"Class fractions are stated. {TRY_IT}"))
     expected = {name: share * facts.units_declared for name, share in shares.items()}
     drowned = sorted((name for name, count in expected.items() if count < limit), key=lambda name: expected[name])
     said = plan.facts | known | {"drowned_classes": drowned}
@@ -126,5 +126,5 @@ def _with_class_balance(plan: Plan, facts: PublicFacts) -> Plan:
             "of the class, or merge classes."
         )
         return dataclasses.replace(plan, notes=(warning, *plan.notes), facts=said)
-    note = f"By the stated balance, every class has the {limit:,} {units} that a class needs."
+    note = f"By the stated fractions, every class has the {limit:,} {units} that a class needs."
     return dataclasses.replace(plan, notes=(*plan.notes, note), facts=said)

@@ -32,21 +32,21 @@ class SelectPublicConfig(ClassFractionsConfig):
     public_images_serve = "which this release shows: private records only decided how often each one is used"
 
     public_dataset_id: str = Field(
-        "", max_length=64, description="Public dataset whose images are voted for and released. It must be named."
+        "", max_length=64, description="Public dataset whose images are voted for and released. Required."
     )
     public_labels: bool = Field(
         False,
-        description="If true, each class selects only among public images of the class with the same name; otherwise "
-        "among all public images.",
+        description="If true, each class selects only among the public images of the class with the same name; "
+        "otherwise among all public images.",
     )
     extractor: str = Field(
         "",
         max_length=64,
         description="Name of a public network that the operator installed. Its features define the nearest image; "
-        "without one, colours and texture do.",
+        "empty: colours and texture do.",
     )
     public_images: int = Field(
-        20_000, ge=2, le=200_000, description="Public images considered; where there are more, a public seed chooses."
+        20_000, ge=2, le=200_000, description="Largest number of public images considered; a public seed chooses them."
     )
     choices: int | None = Field(
         None,
@@ -68,7 +68,7 @@ class SelectPublicConfig(ClassFractionsConfig):
 
     def check(self) -> None:
         if self.extractor and not EXTRACTOR_NAME.fullmatch(self.extractor):
-            raise self.refusal("extractor", "an extractor's name has at most 64 letters, digits, - and _")
+            raise self.refusal("extractor", "the name of an extractor consists of at most 64 letters, digits, - and _")
 
     def require_public(self, images: int, public_classes: tuple[str, ...], classes: tuple[str, ...]) -> None:
         """Raise unless every declared class can select from a public dataset; see `RecipeConfig.require_public`.
@@ -84,9 +84,9 @@ class SelectPublicConfig(ClassFractionsConfig):
         if missing:
             raise self.refusal(
                 "public_labels",
-                f"the public dataset has no class named {missing[0]!r}, so that class could select nothing: give its "
-                "classes the names of the private ones, or leave public_labels out, and every class selects among all "
-                "public images",
+                f"the public dataset has no class named {missing[0]!r}, so that class could select nothing: give the "
+                "public classes the names of the private ones, or omit public_labels, so that every class selects "
+                "among all public images",
             )
 
 
@@ -97,9 +97,9 @@ def votes_event(stddev: float) -> GaussianEvent:
         Adjacency add/remove of one unit. The choices are a function of public images and of earlier releases. A record
         votes once, for the nearest choice of its own class, which depends on that record alone. One record more changes
         one number of the whole histogram, by exactly 1. So its L2 sensitivity is 1, and every pair of neighbours whose
-        label is declared attains it. If the unit is the subject, one record per subject votes, and the choice depends
-            on that subject alone (`privacy.mechanisms.partition`). The second iteration's choices follow from the
-        first one's noisy votes: adaptive composition of two such events.
+        label is declared attains it. If the unit is the subject, one record per subject votes, and the choice of this
+        record depends on that subject alone (`privacy.mechanisms.partition`). The second iteration's choices follow
+        from the noisy votes of the first iteration: adaptive composition of two such events.
     """
     return GaussianEvent.of_discrete_noise(SENSITIVITY, stddev)
 
@@ -115,15 +115,15 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
         raise config.refusal(
             "public_dataset_id",
             "select_public releases public images: upload a folder of them as a dataset with visibility public, and "
-            "name it here. Looking at it costs nothing",
+            "give its id here. Public images cost no budget",
         )
     stddev = stddev_for(SENSITIVITY, budget_nano // config.iterations)
     affordable = RELEASE_BYTES_MAX // (facts.pixels * len(facts.classes))
     if (config.choices or _CHOICES[0]) > affordable:
         raise config.refusal(
             "choices",
-            f"a release holds at most {RELEASE_BYTES_MAX // 2**20} MiB of images: {affordable} of this size for each "
-            f"of {len(facts.classes)} classes; ask for fewer, or declare smaller images",
+            f"a release has at most {RELEASE_BYTES_MAX // 2**20} MiB of images, which is {affordable} of this size for "
+            f"each of {len(facts.classes)} classes: ask for fewer, or declare smaller images",
         )
     if config.choices is None:
         wanted = facts.units_per_class / (_VOTES_OVER_NOISE * stddev)
@@ -133,7 +133,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     event = votes_event(stddev)
     one_nano = privacy_filter.cost_nano(event)
     event = GaussianEvent.of_discrete_noise(SENSITIVITY, stddev, count=config.iterations)
-    voters = "record" if facts.unit == "record" else "subject, by one of their records,"
+    voters = "record" if facts.unit == "record" else "subject, with one of their records,"
     within = "the public images of its own class" if config.public_labels else "all public images"
     nearness = f"features of the extractor {config.extractor}" if config.extractor else "colours and texture"
     return Plan(

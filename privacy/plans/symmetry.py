@@ -2,12 +2,13 @@
 
 An owner who declares `mirror` states that images are as likely as their mirror images, left and right swapped; `square`
 adds top and bottom swapped, and rows and columns swapped, so that all eight symmetries of the square are equal.
-Mirroring multiplies a number by 1 or -1: a cosine wave by the parity of its column, a sine over a texture's
-orientations once more, since an orientation is mirrored, too. Swapping rows and columns makes one wave another. So for
-`square` two such waves are replaced by their sum and their difference, or remain a pair.
+Mirroring multiplies a number by 1 or -1: for a cosine wave, by the parity of its column. A sine over a texture's
+orientations changes its sign once more, because orientations are mirrored, too. Swapping rows and columns turns one
+wave into another. So for `square` two such waves are replaced by their sum and their difference, or remain a pair.
 
-The consequences hold for every distribution (Schur's lemma; Fulton and Harris 1991, "Representation theory"): means are
-zero except of numbers that no symmetry changes, and covariances are zero between numbers that change differently.
+The consequences hold for every distribution with these symmetries (Schur's lemma; Fulton and Harris 1991,
+"Representation theory"): only numbers that no symmetry changes have a mean other than zero, and covariances are zero
+between numbers that change differently.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class Waves:
         row: half waves from top to bottom.
         column: half waves from left to right.
         turn: row of the real Fourier basis over orientations (1, cos, sin, cos 2, ...); 0 for pixels.
-        kind: invariant of symmetries: a plane of colour, or for texture 0 (sum of fine and coarse) and 1 (difference).
+        kind: plane of colour; for texture, 0 (sum of fine and coarse) or 1 (difference). No symmetry changes it.
         power: mean square expected by the public prior.
     """
 
@@ -144,7 +145,8 @@ class Waves:
         """Return an orthonormal basis (f, p) of the same span in which symmetries only change signs and swap pairs.
 
         If swapping rows and columns exchanges two waves and mirroring gives both the same sign, their sum and
-        difference replace them. Otherwise the second one gets the sign with which the first one becomes it.
+        difference replace them. Otherwise the second wave gets the sign with which swapping turns the first wave into
+        it.
         """
         if symmetry != "square":
             return basis

@@ -46,18 +46,18 @@ CENTRE = 0.5  # mid-grey: data on white and on black are equally far from it
 NOISE_SHAPE = 0.25
 
 # Chosen on MNIST, the training sides of Fashion-MNIST and CIFAR-10, and parts of the private sides of the small sets.
-_COEFFICIENTS_EACH = 10.0  # times the root of q
-_COEFFICIENTS = (9, 256, 400)  # at least; at most in grey, and in colour
-_COMPONENTS = (80, 120)  # at most, in grey, and in colour
+_COEFFICIENTS_EACH = 10.0  # times the square root of q
+_COEFFICIENTS = (9, 256, 400)  # minimum; maximum in grey, and in colour
+_COMPONENTS = (80, 120)  # maximum in grey, and in colour
 _WITH_TEXTURE = 160  # components that carry coefficients and texture together
-_WAVES_EACH = 7.0  # of texture, times the root of q
-_WAVES = (16, 400)  # at least and at most
+_WAVES_EACH = 7.0  # of texture, times the square root of q
+_WAVES = (16, 400)  # minimum and maximum
 TEXTURE_FROM = 150.0  # below, noise outweighs the benefit of texture
-_CLASSES_FROM, _SHIFT_FROM = 70.0, 260.0  # classes get their own covariances; and more of the budget
-_OWN_FIRST, _OWN_PER_Q = 16, 8.0  # components in which they do
-_CLUSTERS_FROM, _CLUSTER_PER_Q, _CLUSTERS, _CLUSTER_SHARE = 5000.0, 600.0, 16, 0.1  # with texture; at most so many
+_CLASSES_FROM, _SHIFT_FROM = 70.0, 260.0  # from these, classes have own covariances, and more budget for them
+_OWN_FIRST, _OWN_PER_Q = 16, 8.0  # components with covariances of their own
+_CLUSTERS_FROM, _CLUSTER_PER_Q, _CLUSTERS, _CLUSTER_SHARE = 5000.0, 600.0, 16, 0.1  # only with texture
 _NARROW_TO, _MANY = 40.0, 1600.0
-_MEAN_CLIP, _DEVIATION_CLIP = (1.3, 2.0), (1.0, 1.35)  # norms, in units of the prior's: with few records, and with many
+_MEAN_CLIP, _DEVIATION_CLIP = (1.3, 2.0), (1.0, 1.35)  # norms in units of the prior's norm: few, many records
 _COMPONENT_CLIP = 0.64  # of the deviations'; few records exceed it, and their loss is small compared with the noise
 QUANTISATION = 1024  # clipped records are rounded to integers of at most this norm, for discrete noise
 COUNT_WEIGHT = QUANTISATION // 4  # one record's part in its class's count; counts tolerate more noise than means
@@ -149,7 +149,7 @@ def clips_for(config: MomentsConfig, facts: PublicFacts, q: float) -> Mapping[st
     """Return the norms at which coefficients, deviations and components are clipped, relative to a 28 x 28 image.
 
     With little noise, the distortion of a narrow clip outweighs its saving. With declared symmetries, only the first
-    block has means, and deviations are clipped like the products of each block.
+    block has means. Deviations are clipped by the norm that `noisy_scatter` uses for several blocks.
     """
     power = power_of(config, facts)
     scaled = power / noise_shape(power, config.noise_shape) ** 2
@@ -213,8 +213,8 @@ def warm_start_event(name: str, stddev: float) -> GaussianEvent:
 
     Privacy:
         A record (one per subject if the unit is the subject) adds to the sum of one class or cluster, or to one matrix.
-            It adds to a sum its coefficients, of norm at most Q, and a count of Q/4; to a matrix, an outer product of
-            norm at most Q^2 (`workers.recipes.released_sums` has the proofs).
+        To a sum it adds its coefficients, of norm at most Q, and a count of Q/4; to a matrix, an outer product of norm
+        at most Q^2 (`workers.recipes.released_sums` has the proofs).
     """
     together = math.nextafter(math.hypot(QUANTISATION, COUNT_WEIGHT), math.inf)  # of coefficients and count
     sensitivity = together if name in (MEANS, CLUSTERS) else float(QUANTISATION**2)
@@ -241,7 +241,7 @@ def warm_start_stages(config: MomentsConfig, budget_nano: int, privacy_filter: F
         left_nano -= share_nano
         count = CLUSTER_ROUNDS if name == CLUSTERS else 1
         if share_nano < count:
-            raise InvalidParameter("budget_nano", budget_nano, "it is too small to pay for a warm start")
+            raise InvalidParameter("budget_nano", budget_nano, "it is too small to pay for a warm start: raise epsilon")
         stddev = stddev_for(warm_start_event(name, 1e9).sensitivity, share_nano, count)
         event = dataclasses.replace(warm_start_event(name, stddev), count=count)
         stages.append(Stage(name, event, privacy_filter.cost_nano(event), stddev))

@@ -90,7 +90,7 @@ def test_an_operators_files_are_read_as_they_are(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"network": "vgg11"}, "the network of an extractor is one of"),
+        ({"network": "vgg11"}, "the network of an extractor must be one of"),
         ({"network": "resnet18"}, "not those of a resnet18"),
         ({"input_size": 8}, "between 16 and 1024"),
         ({"input_size": 32.0}, "between 16 and 1024"),
@@ -98,8 +98,8 @@ def test_an_operators_files_are_read_as_they_are(tmp_path):
         ({"mean": [0.5, 0.5, float("nan")]}, "list of 3 finite"),
         ({"std": [0.2, 0.2, 0.0]}, "above 0"),
         ({"trained_on": " "}, "which public data"),
-        ({"licence": "MIT"}, "and no others"),
-        ({"name": "other"}, "named by its file alone"),
+        ({"licence": "MIT"}, "must have exactly the fields"),
+        ({"name": "other"}, "without a name"),
     ],
 )
 def test_a_description_that_is_none_is_refused(tmp_path, changes, reason):
@@ -113,20 +113,20 @@ def test_files_that_are_missing_or_damaged_are_refused(tmp_path):
         with pytest.raises(ExtractorUnusable, match=reason):
             read_extractor(folder, "tiny")
 
-    assert_refused("lacks its JSON or its safetensors", tmp_path / "nowhere")
+    assert_refused("needs both", tmp_path / "nowhere")
     write_extractor(tmp_path)
     tensors = load(weights())
     infinite = save({**tensors, "conv1.0.weight": tensors["conv1.0.weight"] / 0})
     del tensors["conv1.1.running_var"]
     for content, reason in (
-        (weights()[:-10], "no safetensors file"),
+        (weights()[:-10], "not a safetensors file"),
         (infinite, "not finite"),
         (save(tensors), "not those of a shufflenet"),
     ):
         (tmp_path / "tiny.safetensors").write_bytes(content)
         assert_refused(reason)
     (tmp_path / "tiny.json").write_text("{")
-    assert_refused("no JSON")
+    assert_refused("not valid JSON")
 
 
 def test_an_architecture_has_an_extractor_exactly_when_it_needs_one():

@@ -29,8 +29,8 @@ SAMPLES_PER_CLASS: Final = 10
 # The odds table of the report; the account's limit is added as a row.
 EPSILON_EXAMPLES: Final = (0.5, 1.0, 2.0, 3.0, 8.0)
 UNIT_KEYS: Final = {
-    "record": "unit: one of these is protected",
-    "subject": "unit: all records of one of these are protected together",
+    "record": "protected unit: each record by itself",
+    "subject": "protected unit: all records of a subject together",
 }
 
 
@@ -83,10 +83,12 @@ class ReleaseFacts:
         notes: the plan's remarks, for people.
         account_epsilon: epsilon of everything that the account may ever publish, at the card's delta. This is the
             account's limit, or more if more was spent and held when the limit was lowered.
-        account_attacker_certainty_max: highest certainty that everything ever published gives an attacker at 50%.
+        account_attacker_certainty_max: highest certainty that everything ever published gives an attacker who started
+            at 50%.
         account_nano: upper bound on the cost of everything that the account may ever publish.
         account_spent_nano: total spent by the account, including this release; None if unknown.
-        incomplete: if the training ended early, the `reason` and the completed `share` of its releases.
+        incomplete: `reason` and completed `fraction` of the planned releases, if the training ended early; otherwise
+            None.
     """
 
     name: str

@@ -47,7 +47,7 @@ def find_extractor(folder: Path) -> NamedExtractor:
         try:
             network = torch.jit.load(str(folder / INCEPTION), map_location="cpu").eval()  # type: ignore[no-untyped-call]
         except RuntimeError:
-            raise ExtractorUnusable(f"{INCEPTION} is no TorchScript file") from None
+            raise ExtractorUnusable(f"{INCEPTION} is not a TorchScript file; replace or remove it") from None
         return NamedExtractor(
             f"Inception ({INCEPTION})",
             lambda images: network(images.expand(-1, 3, -1, -1), return_features=True).double(),
@@ -84,8 +84,8 @@ def measure_similarity(
 ) -> SimilarityFacts | None:
     """Compare equally many synthetic and real (public) images, (n, c, h, w) uint8, at most IMAGES_MAX of each.
 
-    A public seed selects them. `look` receives the number of finished blocks and of all; its exceptions propagate.
-    Return None if a side has fewer than IMAGES_MIN images.
+    A public seed selects them. `look` receives the number of finished blocks and the total; its exceptions propagate.
+    Return None if either set has fewer than IMAGES_MIN images.
     """
     count = min(len(synthetic), len(real), IMAGES_MAX)
     if count < IMAGES_MIN:
@@ -121,8 +121,8 @@ def frechet_distance(left: Tensor, right: Tensor) -> float:
 def covered(points: Tensor, by: Tensor, block: int = _BLOCK) -> float:
     """Return the share of features (n, d) that lie in the region of a set: precision (fake in real), or recall.
 
-    A feature lies in the region if it is as near to a point of the set as that point's n-th neighbour in the set.
-    Distances are computed for `block` rows at a time.
+    A feature lies in the region if it is within the radius of some point of the set: that point's distance to its third
+    neighbour. Distances are computed for `block` rows at a time.
     """
     own = (torch.cdist(part, by) for part in torch.split(by, block))
     radius = torch.cat([part.kthvalue(NEIGHBOURS + 1, dim=1).values for part in own])  # a point is its own nearest

@@ -129,12 +129,12 @@ def train_and_test(
     """Train a new classifier on synthetic images and test it once. Images are reduced by `as_seen`.
 
     Args:
-        train_images: synthetic, (n, c, h, w), uint8 in 0..255 or float in [0, 1]. The same holds for the public
-            `test_images`.
+        train_images: synthetic, (n, c, h, w), uint8 in 0..255 or float in [0, 1]. `test_images` are public and have the
+            same form.
         train_labels: (n,) integers in 0..classes-1.
         seed: public; determines initial weights, order of batches and dropout.
         epochs: passes over the synthetic images; overrides the protocol's number of images (for tests).
-        look: called before every layer, in training and test, with the number of finished steps and of all; an
+        look: called before every layer, in training and test, with the number of finished steps and the total; an
             exception from it stops the computation.
     """
     if len(train_images) == 0 or len(test_images) == 0:

@@ -58,7 +58,7 @@ def read_histogram(directory: Path) -> Mapping[str, Any]:
     """Read the file written by `ClassHistogram.save`; raise ValueError if its format differs."""
     document: dict[str, Any] = json.loads((directory / HISTOGRAM_FILE).read_text(encoding="utf-8"))
     if document.pop("format", None) != _FORMAT:
-        raise ValueError(f"this program reads histograms of format {_FORMAT}")
+        raise ValueError(f"the histogram has another format; this program reads {_FORMAT}")
     return document
 
 
@@ -91,7 +91,7 @@ def count_classes(private_labels: npt.NDArray[np.int64], classes: int) -> npt.ND
     """Return the number of labels of each class, (classes,) int64. Private.
 
     Privacy:
-        One more label changes one count by 1; a label that names no class changes none.
+        One more label changes one count by 1; a label outside the declared classes changes none.
     """
     labels = np.asarray(private_labels)
     return np.bincount(labels[(labels >= 0) & (labels < classes)], minlength=classes).astype(np.int64)

@@ -2,9 +2,9 @@
 
 They are coefficients in a public basis of cosine waves, then of texture. The texture is that of
 `models.portable.textured.texture`, computed in different arithmetic. Filters and pixels are integers, so sums of their
-products are exact in any order. Squares, sums of two and roots are rounded by IEEE 754, at every position in a block.
-Moduli are rounded to integers before they are added. Logarithms, which libraries round differently, come from one
-table.
+products are exact in any order. Squares, sums of two numbers and roots are rounded by IEEE 754, identically at every
+position in a block. Moduli are rounded to integers before they are added. Logarithms, which libraries round
+differently, come from one table.
 
 Large images need no matrix of coefficients x pixels: a cosine wave over an image is the product of one over its rows
 and one over its columns (the two-dimensional DCT is separable: Ahmed, Natarajan and Rao 1974, "Discrete cosine
@@ -88,8 +88,8 @@ class MatrixWaves:
 class Numbers:
     """The public bases in which a record is described.
 
-    `texture` (waves, numbers of a texture) is (0, 0) without texture; `power` (f,) is the mean square that the public
-    prior expects of each number.
+    `texture` has shape (waves, numbers of a texture), or (0, 0) if there is none; `power` (f,) is the mean square that
+    the public prior expects of each number.
     """
 
     waves: MatrixWaves | SeparableWaves
@@ -112,14 +112,14 @@ class Numbers:
 
 
 class Factors(Sequence[Array]):
-    """The factor (outputs, d) of each class's latents. Components are (f, d), roots (d, d).
+    """The factors (outputs, d) that map each class's latents to its images. Components are (f, d), roots (d, d).
 
-    For large images factors take most of the memory, so they are computed on access, one at a time.
+    The factors of large images take most of the memory, so each is computed on access.
     """
 
     def __init__(self, numbers: Numbers, components: Array, roots: Sequence[Array]) -> None:
         self._numbers, self._components, self._roots = numbers, components, roots
-        # A product with one large matrix costs more than one in the components; a product with two factors costs less.
+        # `drawn` is slow with one large matrix, so call it once for all classes; with factored waves it is fast.
         self._drawn = numbers.drawn(components.T).T if isinstance(numbers.waves, MatrixWaves) else None
 
     def __len__(self) -> int:
@@ -143,7 +143,7 @@ def numbers_of(config: MomentsConfig, facts: PublicFacts) -> Numbers:
 def image_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
     """Return the public basis as orthonormal rows (coefficients, pixels), pixels ordered (channel, row, column).
 
-    Luma and chroma are an orthonormal transform of the channels, so norms are the same in both.
+    Luma and chroma are an orthonormal transform of the channels, so an image has the same norm in both.
     """
     seen = coefficients_of(config, facts)
     rows, columns = (
@@ -193,8 +193,8 @@ def exact_product(private_rows: Array, matrix: Array, largest: float) -> Array:
 def texture_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
     """Return the public basis of a texture as orthonormal rows (waves, maps * rows * columns).
 
-    The basis combines cosine waves over the cells' rows and columns, real Fourier waves over orientations, and sum or
-    difference of fine and coarse. Textures are smooth in all of them, so few numbers describe most of a texture.
+    The basis combines cosine waves over the cells' rows and columns, real Fourier waves over orientations, and sums or
+    differences of scales. Textures are smooth in all of them, so few numbers describe most of a texture.
     """
     seen = texture_waves(config, facts)
     at, half = 2.0 * np.pi * np.arange(ORIENTATIONS) / ORIENTATIONS, ORIENTATIONS // 2
@@ -234,7 +234,7 @@ def _texture(images: npt.NDArray[np.uint8]) -> Array:
 
 
 def _numbers(images: Array, bank: Array, full: float, cell: int) -> Array:
-    """Return (b, ORIENTATIONS, rows, columns) of integer images (b, h, w); `full` is full brightness."""
+    """Return the texture (b, ORIENTATIONS, rows, columns) of integer images (b, h, w); `full` is full brightness."""
     b, height, width = images.shape
     size = bank.shape[-1]
     around = np.pad(images, ((0, 0), (size // 2,) * 2, (size // 2,) * 2))
@@ -266,8 +266,8 @@ def integer_waves(length: int, frequencies: int, bits: int) -> Array:
 class SeparableWaves:
     """The public basis of cosine waves, in factored form.
 
-    Symmetries only change signs and swap pairs. `Waves.paired` converts between numbers of waves and of the basis; it
-    is its own inverse and transpose.
+    Symmetries only change signs and swap pairs. `Waves.paired` converts numbers of the waves to numbers of the basis,
+    and back: as a matrix, it is its own inverse and transpose.
 
     Attributes:
         down: waves over rows, integers (frequencies, height).
@@ -295,11 +295,11 @@ class SeparableWaves:
 
         Privacy:
             A record's numbers are a function of that record and public ones alone, to the last bit, on every machine
-            whose float64 is IEEE arithmetic. *Proof.* Waves are at most 2^b, b as `bits` above. Every sum or partial
-            sum of the products is an integer. Its magnitude is at most 2^8 * (h * 2^b) * (w * 2^b) * 2^2 <= 2^53:
-            float64 holds it exactly, so any order of addition, with or without fused multiplication, gives the same
-            integer. Further operations are on each number by itself (a product, a difference). For `square`, two of the
-            same record are added or subtracted. All are rounded as IEEE 754 says.
+            whose float64 is IEEE arithmetic. *Proof.* Waves are at most 2^b, where b is `bits` in `__init__`. Every sum
+            or partial sum of the products is an integer. Its magnitude is at most 2^8 * (h * 2^b) * (w * 2^b) * 2^2 <=
+            2^53: float64 holds it exactly, so any order of addition, with or without fused multiplication, gives the
+            same integer. Further operations are on each number by itself (a product, a difference). For `square`, two
+            numbers of the same record are added or subtracted. All results are rounded as IEEE 754 says.
         """
         scale = 1.0 / self._norms
         factors = self.mix.sum(axis=1)[self.seen.kind], self.down.sum(axis=1), self.across.sum(axis=1)

@@ -35,8 +35,8 @@ _ROW_SECONDS, _HEAD_SECONDS = 5e-4, 2e-5  # seconds per row of a step: of a netw
 def train(run: Run) -> PrivateClassifier:
     """Train and return the released classifier.
 
-    Raise ExtractorUnusable, before this attempt charges anything, if the plan's extractor is missing or differs from
-    the one at the start.
+    Raise ExtractorUnusable, before this attempt charges anything, if the plan's extractor is missing or has changed
+    since the training began.
 
     Privacy:
         Add or remove one unit. Each step privatises one sum over a Poisson sample, paid for before the sample is drawn;
@@ -53,7 +53,7 @@ def train(run: Run) -> PrivateClassifier:
     saved = load_checkpoint(run.checkpoints, device=run.device)
     if saved:
         if saved["extractor_sha256"] != sha256:
-            raise ExtractorUnusable("the extractor's file was replaced since the training began")
+            raise ExtractorUnusable("the extractor's file has changed since the training began; restore the old file")
         steps.restore(saved["steps"])
 
     steps.make(
@@ -115,8 +115,8 @@ def features_of(
     """Return a function from records (n,) to the fixed public features (n, ...) of their images. PRIVATE.
 
     Features are computed once if that saves time. Reports, and the shapes of the computation, depend only on the
-    declared number of records: blank images replace missing records. The last stored features are those of `NOBODY`,
-    -1.
+    declared number of records: blank images replace missing records. The last stored row has the features of `NOBODY`,
+    which is -1.
     """
     device = next(classifier.head.parameters()).device
 
@@ -125,7 +125,7 @@ def features_of(
             return classifier.features(pixels_of(images, records).to(device)).cpu()
 
     if classifier.transform is None:
-        return lambda records: compute(private_images, records)  # a partial would print the images
+        return lambda records: compute(private_images, records)  # the `repr` of a partial has the images
     if len(private_images) > facts.records_declared:
         raise ValueError("there are more records than were declared")  # uploads are rejected before
     parts, blocks = [], math.ceil(facts.records_declared / FEATURES_BLOCK)

@@ -2,9 +2,9 @@
 
 The denoiser is the only network that sees private records. Each record of a step is used in K rows, each with its own
 noise level (noise multiplicity). An estimator privatises the gradient of their mean loss. A plan may first release a
-start, on which the denoiser trains without further privacy cost. The start is Gaussians of the classes, which generate
-any number of images, or noisy mean images (DP-FETA; Gong et al. 2025). The sampler may also begin at an image of those
-Gaussians; the denoiser then learns only small noise levels, for silhouettes and detail.
+start, on which the denoiser trains without further privacy cost. The start is either one Gaussian per class, from which
+any number of images can be drawn, or noisy mean images (DP-FETA; Gong et al. 2025). The sampler may also begin at an
+image drawn from these Gaussians. The denoiser then learns only small noise levels, for silhouettes and detail.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _WARM_UP_SEED, _EXAMPLES_SEED = 3, 4
 _EXAMPLES_MAX, _EXAMPLE_BYTES_MAX, _EXAMPLES_AT_ONCE = 60_000, 2**29, 2048
 _EXAMPLE_SECONDS = 3e-3  # seconds to draw one 28 x 28 image with texture
 _PASS_ROWS = 2048  # half-size images at once
-_STEPS = 2.0**18  # integer of full brightness: the finest grid for which a plan's widest noise can be drawn
+_STEPS = 2.0**18  # the integer for full brightness: the finest grid for which a plan's widest noise can be drawn
 
 
 def train(run: Run) -> EdmDenoiser:
@@ -58,8 +58,8 @@ def train(run: Run) -> EdmDenoiser:
     Privacy:
         Add or remove one unit. Each central image and each step privatises one sum over a Poisson sample, paid for
         before the sample is drawn. The proof of a step is in its estimator's file, that of the moments in
-        `workers.recipes.warm_start`. Noise levels are drawn independently of records. Everything else is computed from
-            releases and public randomness.
+        `workers.recipes.warm_start`. Noise levels are drawn independently of the records. Everything else is computed
+        from releases and public randomness.
     """
     config, facts, data = run.plan.config_of(DpDiffusionConfig), run.facts, run.data
     anchors = 2 * anchor_images(config, facts, data) - 1
@@ -190,7 +190,7 @@ def drawn_examples(denoiser: EdmDenoiser, config: DpDiffusionConfig, progress: P
 def central_examples(run: Run, units: Units, released: Tensor | None) -> Examples:
     """Release the remaining central images, paying for and saving each separately; return all at full size.
 
-    After crashes there may be fewer than planned; one is enough to continue.
+    After crashes there may be fewer images than planned; one is enough to continue.
     """
     config, facts, event = run.plan.config_of(DpDiffusionConfig), run.facts, poisson_event(run.plan.stage(CENTRAL))
     release = CentralConfig(
@@ -266,8 +266,8 @@ def noisy_central_images(
 def private_sums(config: CentralConfig, data: TrainingData, records: npt.NDArray[np.int64], rows_each: int) -> Tensor:
     """Return the sums (classes, c, h, w) int64 of clipped half-size images of some units' records. PRIVATE.
 
-    Units are 2^-18 of full brightness. Each of a unit's rows counts as a fraction of the unit, and is clipped
-    accordingly.
+    The sums count steps of 2^-18 of full brightness. Each of a unit's rows counts as 1 / `rows_each` of the unit, and
+    is clipped accordingly.
     """
     with arithmetic.exact_arithmetic():
         images = functional.adaptive_avg_pool2d(pixels_of(data.private_images, records).double(), config.size)

@@ -1,7 +1,7 @@
 """DPGAN: a GAN whose discriminator learns by private steps (Xie et al. 2018, arXiv:1802.06739).
 
 Trained as in Bie, Kamath & Zhang 2023 (arXiv:2302.02936): noise slows only the discriminator, so it takes several steps
-per generator step. It takes more if it falls behind, as measured on generated, public images.
+per generator step. If it falls behind, as measured on generated, public images, it takes more.
 """
 
 from __future__ import annotations
@@ -105,10 +105,10 @@ def losses(logits: Tensor, targets: Tensor) -> Tensor:
 class Discriminator(nn.Module):
     """Maps labelled images to the logit that they are real. Initial weights come from a public seed.
 
-    It belongs to `models.portable.dcgan`, and uses GroupNorm, because no layer may mix private records. Input is one
-    tensor (n, c + 1, h, w): an image in [-1, 1] and a plane with its label (`with_planes`). The logit is a projection
-    (Miyato & Koyama 2018, arXiv:1802.05637): a linear function of the image's features, plus their product with the
-    label's row of a table.
+    It is the counterpart of `models.portable.dcgan`. It uses GroupNorm, because no layer may mix private records. Input
+    is one tensor (n, c + 1, h, w): an image in [-1, 1] and a plane with its label (`with_planes`). The logit is a
+    projection (Miyato & Koyama 2018, arXiv:1802.05637): a linear function of the image's features, plus their product
+    with the label's row of a table.
     """
 
     def __init__(self, config: DcganConfig, seed: int = 0) -> None:
@@ -165,7 +165,7 @@ class GeneratorSide:
             return with_planes(torch.cat([self.generator(*block) for block in blocks]), labels)
 
     def after_step(self) -> None:
-        """Take a generator step if n_D discriminator steps were taken since the last one."""
+        """Take a generator step if n_D discriminator steps were taken since the last generator step."""
         self.waited += 1
         if self.waited >= self.discriminator_steps:
             self.waited = 0

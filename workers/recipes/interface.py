@@ -35,11 +35,11 @@ class Cancelled(Exception):
 
 
 class NothingUseful(Exception):
-    """Raised by a recipe whose budget ended before it had a useful result to publish; BudgetExceeded means the same."""
+    """The budget ended before the recipe had a useful result. A recipe may let BudgetExceeded propagate instead."""
 
 
 class CheckpointDamaged(Exception):
-    """A checkpoint differs from the written data. No part of it is used."""
+    """A checkpoint differs from the data that was written. No part of it is used."""
 
 
 class Budget(Protocol):
@@ -67,7 +67,7 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class TrainingData:
-    """The private images of one dataset. Its `repr` is empty, so that no log or traceback can show them.
+    """The private images of one dataset. The `repr` shows no image, so that logs and tracebacks cannot.
 
     Args:
         private_images: `(n, h, w)` or `(n, h, w, c)` uint8, usually a read-only memory map.
@@ -76,8 +76,8 @@ class TrainingData:
         private_subjects: `(n,)` int64, random numbers of the records' subjects; None if the unit is the record.
         public_extractor: the extractor of the plan's option `extractor`, or None.
         public_anchors: uint8 images of any size from the plan's public dataset, or None.
-        public_anchor_labels: labels of these, `(n,)` int64, each below `len(public_anchor_classes)`, or None.
-        public_anchor_classes: class names of these, in label order.
+        public_anchor_labels: labels of the anchors, `(n,)` int64, each below `len(public_anchor_classes)`, or None.
+        public_anchor_classes: class names of the anchors, in label order.
     """
 
     private_images: npt.NDArray[np.uint8] = field(repr=False)
@@ -135,8 +135,8 @@ class NullCheckpoints:
 class TrustedCurator(Curator):
     """The interface between a mechanism and its training: pay, draw noise, privatise and report.
 
-    Several processes of one training (`workers.recipes.ranks`) do each of these once, together. Two attempts never
-    share noise. The `repr` is empty.
+    The processes of one training (`workers.recipes.ranks`) do each of these once, together. Two attempts never share
+    noise. The `repr` is empty.
     """
 
     budget: Budget
@@ -146,7 +146,7 @@ class TrustedCurator(Curator):
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def pay(self, event: Event, stage: str) -> None:
-        """Charge for releases that do not exist yet, once for all ranks; raise BudgetExceeded on every rank."""
+        """Charge for releases that do not exist yet, once for all ranks. BudgetExceeded is raised on every rank."""
         pay_once(lambda: self.budget.charge(event, stage))
 
     def tell(self, stage: str, step: int, steps: int) -> bool:
@@ -159,7 +159,7 @@ class TrustedCurator(Curator):
         return privatise_once(private_sum, add_noise)
 
     def agree(self, public: Tensor) -> Tensor:
-        """Return the first rank's tensor on every rank: public values may differ between ranks by rounding."""
+        """Return the first rank's tensor on every rank, because public values may differ between ranks by rounding."""
         return from_first(public)
 
     def on_first(self, work: Callable[[], T]) -> T:
@@ -171,7 +171,7 @@ class TrustedCurator(Curator):
         return SecureNoise.derive(self.secret, purpose, self.attempt, *labels)
 
     def generator(self, purpose: str, *labels: str | int, on_device: bool = False) -> torch.Generator:
-        """Return secret torch randomness for teachers' weights and coins; never for noise that is paid for."""
+        """Return secret torch randomness for teachers' weights and coins. Never draw noise that is paid for from it."""
         seed = int.from_bytes(derive_key(self.secret, purpose, self.attempt, *labels)[:7], "big")
         return torch.Generator(self.device if on_device else "cpu").manual_seed(seed)
 

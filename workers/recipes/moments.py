@@ -25,13 +25,13 @@ def train(run: Run) -> Generator | GuidedGenerator:
     """Train and return the released generator.
 
     Raise BudgetExceeded if the budget ends before means and pooled covariance are paid for. A release lost in a crash
-    is paid for again, as long as the rest of the hold allows it. If the guide's first step cannot be paid for, the
-    generator has no guide.
+    is paid for again, as long as the rest of the hold allows it. The generator has no guide if the guide's first step
+    cannot be paid for.
 
     Privacy:
         Add or remove one unit: a record, or all records of a subject. The moments are the plan's stages of the warm
         start, each charged before its noise is drawn. One record represents a subject, so every sensitivity is that of
-            a record (`privacy.plans.warm_start`). The guide's steps are those of `workers.recipes.dp_classifier`. The
+        a record (`privacy.plans.warm_start`). The guide's steps are those of `workers.recipes.dp_classifier`. The
         generator is computed from these releases and public parameters alone.
     """
     config, facts = run.plan.config_of(MomentsConfig), run.facts
@@ -74,5 +74,5 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
 def empty_generator(config: MomentsConfig, facts: PublicFacts) -> Generator:
     """Return a generator whose buffers for the moments are zero."""
     sizes = (len(facts.classes), facts.channels, facts.height, facts.width, config.latent_size(facts))
-    clusters = config.clusters * ORDER[config.symmetry] if config.clusters > 1 else 1  # each has twins
+    clusters = config.clusters * ORDER[config.symmetry] if config.clusters > 1 else 1  # each has its twins
     return new_generator(GeneratorConfig(*sizes, clusters=clusters), config.texture)

@@ -7,9 +7,9 @@ is post-processing, `after_step` included.
 Privacy:
     A unit adds an integer vector of norm at most the sensitivity, measured where it is added
     (`privacy.gradients.integers`). The vector depends on that unit, the network, and coins. Passes have one public
-    shape, whose empty places add nothing (`privacy.gradients.arithmetic`). Coins of a pass (which records of a subject,
-    which noise levels) belong to its places: for independent coins the distribution is that of a coin of each unit's
-    own. For every outcome of such coins, neighbours' sums differ by the one unit's vector.
+    shape, whose empty places add nothing (`privacy.gradients.arithmetic`). The coins of a pass (which records of a
+    subject, which noise levels) belong to its places. Because coins are independent, the distribution is the same as if
+    every unit had coins of its own. For every outcome of such coins, neighbours' sums differ by the one unit's vector.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class PrivateSteps:
         declared = self.estimator.expected_batch / self.event.sampling_probability
         most = integers.UNITS_MAX
         if declared > most:
-            raise InvalidParameter("units", declared, f"gradients of at most {most} units are added up exactly")
+            raise InvalidParameter("units", declared, f"sums of gradients are exact for at most {most} units")
         parameters = trainable(self.task.model).values()
         rate, momentum, decay = self.config.learning_rate, self.config.momentum, self.config.weight_decay
         self.optimiser = (
@@ -117,7 +117,7 @@ class PrivateSteps:
         self._tried = -1  # part of the training before which the last test ran
 
     def make(self, checkpoint: Callable[[], None] = lambda: None) -> None:
-        """Run all remaining steps, or as many as the hold pays for. An early end takes effect after a step."""
+        """Run all remaining steps, or as many as the hold pays for. To end early, finish the current step."""
         total, ending = self.event.count, False
         while self.done < total and not ending:
             count = min(paid_together(total), total - self.done)
@@ -128,7 +128,7 @@ class PrivateSteps:
             paid = self.done + count
             while self.done < paid and not ending:
                 self.step()
-                ending = self.curator.tell(STEPS, self.done, total) and paid < total  # other paid steps are lost
+                ending = self.curator.tell(STEPS, self.done, total) and paid < total  # further paid steps are lost
             checkpoint()
 
     def step(self) -> None:
@@ -166,7 +166,7 @@ class PrivateSteps:
         """
         task, step = self.task, self.done
         drawn = poisson_sample(task.units, self.event.sampling_probability, self.curator.noise("sampling", step))
-        each = max(1, round(self.estimator.expected_batch / ranks()) // (_GROUP_PASSES * self._size))  # groups a rank
+        each = max(1, round(self.estimator.expected_batch / ranks()) // (_GROUP_PASSES * self._size))  # groups per rank
         dealt = deal_passes(drawn, task.units, self._size, each * ranks(), self.curator.noise("groups", step))
         for group in range(rank(), len(dealt), ranks()):
             for number, units in enumerate(dealt[group]):
@@ -193,7 +193,7 @@ class PrivateSteps:
 
         Privacy:
             The test uses public records and public randomness, on a network that was released or not yet trained, at
-                steps that the plan fixes. So the result, and the size of passes, is not a function of private records.
+            steps that the plan fixes. So the result, and the size of passes, is not a function of private records.
         """
         part = self.done // max(_TRIAL_STEPS, -(-self.event.count // _TRIALS))
         if part == self._tried:

@@ -6,17 +6,15 @@ computation on private records.
 
 Privacy:
     The processes together are the curator: partial sums, teachers' weights and checkpoints are private and shared only
-        among them. A release is made once: rank 0 has the whole sum, adds the noise and sends the result. Drawing the
-        same
+    among them. A release is made once: rank 0 has the whole sum, adds the noise and sends the result. Drawing the same
     derived noise on every rank would not be equivalent: if two ranks' sums ever differed, their difference would be
-    free of noise. So a rank other than 0 draws no noise. Payments, too, are made once, by rank 0, before any rank goes
-    on.
+    free of noise. So only rank 0 draws noise. It also makes every payment, once, before any rank goes on.
     Sensitivities are those of one process: which rank computes a unit's contribution changes neither its clipping nor
     its vote. Contributions are integers, so partial sums are exact.
     A rank that dies ends the training: the others fail at their next exchange (`RankLost`), or the launcher ends them.
     Payments without a release are lost then, as in any crash.
     Public values may differ between ranks by rounding, which changes no sensitivity. If shares are computed relative to
-        such a value (bases, carriers, images that teachers vote on, initial weights), all ranks use rank 0's.
+    such a value (bases, carriers, images that teachers vote on, initial weights), all ranks use rank 0's value.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ _SEED = 1
 Compute = Callable[["npt.NDArray[np.uint8]"], Tensor]
 _PUBLIC_IMAGES = 32
 _PASS_NUMBERS = 2**26  # numbers of per-record gradients in memory at once
-# On a CPU they should fit into its cache; a linear layer's gradients are not written out, or few records at a time.
+# On a CPU they should fit into its cache. Linear layers do not count: few of their gradients are written out at once.
 _PASS_NUMBERS_GOOD = {"cpu": 2**22, "cuda": 2**26}
 _PASS_ROWS_MAX = {"cpu": 64, "cuda": 4096}
 _PASS_ROWS_SMALL, _PASS_INPUTS_SMALL = 512, 2**18  # on a CPU more rows, if all inputs have fewer numbers
@@ -80,7 +80,7 @@ def records_to_sum(
 
     Privacy:
         A unit owns at most one of these records, so a sum's sensitivity to a record is its sensitivity to a unit
-            (`privacy.mechanisms.partition`). The choice is the same in every attempt at a job.
+        (`privacy.mechanisms.partition`). The choice is the same in every attempt at a job.
     """
     private_subjects = _subjects(facts, data)
     if private_subjects is None:
@@ -119,8 +119,8 @@ class Units:
 
     Privacy:
         A sampled record contributes its own rows. A sampled subject contributes `records_per_subject` rows, drawn with
-            replacement from that subject's records alone. Their mean gradient is clipped once, so a subject adds at
-            most as much as one record.
+        replacement from that subject's records alone. Their mean gradient is clipped once, so a subject adds at most as
+        much as one record.
     """
 
     def __init__(self, facts: PublicFacts, config: StepsConfig, data: TrainingData) -> None:
@@ -170,7 +170,7 @@ def _subjects(facts: PublicFacts, data: TrainingData) -> npt.NDArray[np.int64] |
     if facts.unit == "record":
         return None
     if data.private_subjects is None:
-        raise ContributionUnbounded("the account protects subjects, and the data do not say whose the records are")
+        raise ContributionUnbounded("the account protects subjects, but the data lack the records' subjects")
     return np.asarray(data.private_subjects)
 
 
@@ -187,7 +187,7 @@ def anchor_images(config: StepsConfig, facts: PublicFacts, data: TrainingData) -
     if not config.anchors_dataset_id:
         return public_patterns(config.anchors, facts.channels, facts.height, facts.width, _SEED)
     if data.public_anchors is None or not len(data.public_anchors):
-        raise AnchorsMissing("the public dataset of the anchors has no images")
+        raise AnchorsMissing("the public dataset for the anchors has no images; choose another")
     stream = torch.Generator().manual_seed(_SEED)
     chosen = torch.randperm(len(data.public_anchors), generator=stream)[: config.anchors]
     return public_images(data, chosen.numpy(), facts)
@@ -246,7 +246,7 @@ def pass_size(estimator: Estimator, repeats: int, inputs: int, device: torch.dev
     """Return how many units, of `repeats` rows each, go through the network in one pass: a public number.
 
     Large passes are fast, but the last pass is half empty on average. So passes are as large as memory and caches
-    allow, but no larger than nearly every sample, or each rank's part of a sample.
+    allow, but no larger than nearly every sample needs, or a rank's part of it.
     """
     small = min(_PASS_ROWS_SMALL, _PASS_INPUTS_SMALL // inputs)
     most = max(1, max(_PASS_ROWS_MAX[device.type], small) // repeats)

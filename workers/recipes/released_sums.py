@@ -94,7 +94,7 @@ def noisy_means(
     Privacy:
         A record adds an integer vector of norm at most Q = QUANTISATION and the count Q/4 to one class's row:
         sensitivity Q sqrt(17) / 4. A count of Q would require 37% more noise on the means, while a mean needs its count
-            only to a few percent.
+        only to a few percent.
     """
     sums = np.zeros((classes, private_coefficients.shape[1] + 1), dtype=np.int64)
     for at in range(0, len(private_labels), _BLOCK):
@@ -119,11 +119,11 @@ def noisy_scatter(
             symmetry, without noise.
 
     Privacy:
-        A row clipped to integers q of norm <= Q adds q q^T. With off-diagonal entries weighted by sqrt(2), as their
-        smaller noise does, the norm of its upper triangle is |q|^2 <= Q^2: sensitivity Q^2. The noise of the
-        off-diagonal entries has half the variance (and what discreteness needs) of the diagonal's. Of several blocks
-        with parts q_b of q the added triangles have the norm root(sum |q_b|^4), which is clipped to Q^2: sensitivity
-        Q^2, too.
+        A row clipped to integers q of norm <= Q adds q q^T. The smaller noise of off-diagonal entries is equivalent to
+        weighting them by sqrt(2). So weighted, the upper triangle has the norm |q|^2 <= Q^2: sensitivity Q^2.
+        Off-diagonal noise has half the variance of diagonal noise, plus what discreteness needs. With several blocks,
+        whose parts of q are q_b, the added triangles have the norm root(sum |q_b|^4), which is clipped to Q^2. So the
+        sensitivity is Q^2 again.
     """
     parts = [np.arange(private_rows.shape[1])] if blocks is None else blocks
     totals = [np.zeros((len(part), len(part))) for part in parts]
@@ -221,12 +221,13 @@ def noisy_clusters(
         counts: (classes,), released.
 
     Returns:
-        The last round's clusters; None if not even the first could be paid (again, after a crash).
+        The last round's clusters; None if not even the first round could be paid, or paid again after a crash.
 
     Privacy:
-        A record adds its row and its count to one cluster of its class in every round: `noisy_means` has the proof.
-        The choice of the cluster depends only on the record's own row and on earlier rounds. A record nearest to a
-            cluster's twin is turned back and added to that cluster: changing signs and places preserves its norm.
+        A record adds its row and its count to one cluster of its class in every round: `noisy_means` has the proof. The
+        choice of the cluster depends only on the record's own row and on earlier rounds. A record that is nearest to a
+        cluster's twin is mapped by the inverse of the twin's symmetry and added to that cluster. The symmetry changes
+        signs and the order of coordinates, so it preserves the norm.
     """
     classes, clusters, d, action = len(counts), rounds.clusters, len(pooled), rounds.action
     stream = np.random.Generator(np.random.PCG64(_SEED))

@@ -69,10 +69,10 @@ def train(run: Run) -> SelectedPictures:
     space, clusters = run.on_first(lambda: _clusters(run, pools, shape.choices))
     released: list[Tensor] = list(load_checkpoint(run.checkpoints).get("votes", ()))
     axes = space.public.shape[1]
-    centres = torch.full((len(clusters), shape.choices, axes), FAR)  # if there is none, nearest to nothing
+    centres = torch.full((len(clusters), shape.choices, axes), FAR)  # a missing choice is far from every record
     for row, own in zip(centres, clusters, strict=True):
         row[: len(own.centres)] = own.centres
-    least = config.threshold * run.plan.noise_stddev[VOTES]  # votes below count as noise
+    least = config.threshold * run.plan.noise_stddev[VOTES]  # fewer votes count as noise
     pictures: list[Tensor] = []  # of each class (choices, c, h, w) uint8
     weights: list[Tensor] = []  # of each class (choices,), adding up to 1
     for iteration in range(config.iterations):
@@ -115,7 +115,7 @@ def public_pools(config: SelectPublicConfig, facts: PublicFacts, run: Run) -> li
         ]
     for name, pool in zip(facts.classes, pools, strict=True):
         if not len(pool) or len(rows) < 2:
-            raise AnchorsMissing(f"there are no public images from which the class {name} can select")
+            raise AnchorsMissing(f"the public dataset has no images from which the class {name} can select")
     return pools
 
 
@@ -125,8 +125,9 @@ def count_votes(run: Run, space: Space, centres: Tensor) -> Tensor:
     `centres` (classes, choices, axes) int64 are public, or were released before.
 
     Privacy:
-        A record votes once, for the nearest choice of its own class. Its place depends on it alone, in blocks where
-            this machine computes every image identically, and distances are exact integers.
+        A record votes once, for the nearest choice of its own class. The record's place depends on that record alone,
+        because every image is computed in a block where this machine computes all images identically. Distances are
+        exact integers.
     """
     images, labels = records_of_rank(*records_to_sum(run.facts, run.data, run.secret), run.secret)
     places = computed_alike(

@@ -38,12 +38,12 @@ def shrink_counts(counts: Array, noise_stddev: float) -> Array:
 
 
 def shrink_means(sums: Array, counts: Array, prior: Array, noise_stddev: float) -> Array:
-    """Return means (classes, f), each shrunk to their middle according to its noise, and the middle to mid-grey.
+    """Shrink class means to their middle, and the middle to mid-grey, according to their noise; return (classes, f).
 
     The model has random effects: class means vary around a middle with variance v, equal in neighbouring coefficients,
     and have known noise. Weights 1 / (v + noise) determine middle and v alternately (Paule and Mandel 1982), with
     DerSimonian and Laird's moments in each round. A mean keeps v / (v + noise) of its deviation. With equal noise this
-    is the rule above. A rare class does not distort the others.
+    is the module's rule. A rare class does not distort the others.
 
     `noise_stddev` refers to each entry of `sums` (classes, f). `prior` (f,) has the public prior's expected mean
     squares.

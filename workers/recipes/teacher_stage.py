@@ -36,11 +36,12 @@ class TeacherStageConfig:
         classes: number of declared classes.
         images: m, synthetic images per iteration: each is one paid release.
         iterations: T.
-        teacher_steps: updates of the teachers per iteration; 0 for teachers in closed form. `first_steps` in the first.
+        teacher_steps: updates of each teacher per iteration; 0 for teachers in closed form.
+        first_steps: updates of each teacher in the first iteration.
         shard_batch: records of each teacher per update.
         shown: number of synthetic images that all teachers see in an update; 0: as many as they vote on.
         gamma: change of a pixel by a full vote.
-        charge_iterations: iterations paid together, before the first of their noise exists.
+        charge_iterations: iterations paid together, before any of their noise is drawn.
     """
 
     aggregation: TopAggConfig
@@ -145,8 +146,8 @@ def run_teacher_stage(
 ) -> None:
     """Run Algorithm 1 from `state.iteration` to the end, or to the end of the budget.
 
-    The state is new or restored, and advances in place. The curator pays for up to
-    `charge_iterations` iterations before the first of them draws noise; `checkpoint` is called after each such group.
+    The state is new or restored, and advances in place. The curator pays for up to `charge_iterations` iterations
+    before the first of them draws noise; `checkpoint` is called after each such group.
 
     Privacy:
         Add or remove one unit: it is in one of the `private_shards`, which are disjoint by keyed hash, so one teacher's

@@ -4,7 +4,7 @@ A public basis describes images: the lowest cosine frequencies of luma and chrom
 an image and noise is small. The plan may add their texture (`portable.textured`). The releases are (1) counts and means
 by class; (2) the covariance around the released means pooled over classes, whose eigenvectors are the principal
 components; (3) clusters' counts and centres in those components, if any; (4) each class's covariance there, around its
-centres. Each is then shrunk according to the known noise (`shrinkage`). The plan may omit (4), which the pooled
+centres. Each release is then shrunk according to its known noise (`shrinkage`). The plan may omit (4), which the pooled
 covariance replaces, and (2), which the public prior replaces.
 
 Adjacency: add or remove one record. Each release sums one integer array per record, of norm at most the sensitivity
@@ -63,7 +63,7 @@ REPORTED = "warm_start"  # the stage of its reports
 
 @dataclass(frozen=True)
 class ClassGaussians:
-    """Released: a Gaussian per class over images, or a mixture of a few with one covariance.
+    """Released: for each class one Gaussian over images, or a mixture of a few Gaussians with one covariance.
 
     An image is mean + factor z with z ~ N(0, I): `mean` (classes, pixels) in units of full brightness, `factor`
     (pixels, latent) for each class. Released texture follows the pixels. `clusters` has the means of z; None: one
@@ -85,9 +85,9 @@ def warm_start(
 ) -> ClassGaussians:
     """Make the missing releases and fit one Gaussian per class to all of them.
 
-    `stddevs` has the discrete Gaussian's parameter by stage, for integers of norm QUANTISATION. Other stages are not
-    released. Raise BudgetExceeded if means or pooled covariance cannot be paid (again, after a crash between payment
-    and saving). If only the classes' own covariances cannot be paid, the pooled covariance replaces them.
+    `stddevs` has the discrete Gaussian's parameter by stage, for integers of norm QUANTISATION. Stages without an entry
+    are not released. Raise BudgetExceeded if means or pooled covariance cannot be paid (again, after a crash between
+    payment and saving). If only the classes' own covariances cannot be paid, the pooled covariance replaces them.
     """
     seen, classes, size = numbers_of(config, facts), len(facts.classes), math.sqrt(facts.size)
     shape = noise_shape(seen.power, config.noise_shape)  # (f,)

@@ -42,7 +42,7 @@ def make_app(settings: Settings) -> Celery:
     """Return the Celery application of a worker, with its tasks.
 
     Messages are acknowledged early and may be lost or repeated: the claim in the database decides which worker runs a
-    job. Never terminate tasks by Celery: `revoke(terminate=True)` would kill a supervisor and orphan its runner.
+    job. Never terminate tasks through Celery: `revoke(terminate=True)` would kill a supervisor and orphan its runner.
     """
     app = Celery("obscura", broker=settings.redis_url, set_as_current=False)
     app.conf.update(
@@ -79,7 +79,7 @@ def make_app(settings: Settings) -> Celery:
                 inspection.inspect_at_start(settings, factory, now=now)
         except (ClockRefused, DatabaseUnsuitable, interface.StorageUnavailable, InvalidInput) as error:
             raise SystemExit(error.message) from None
-        except SQLAlchemyError as error:  # without a database, nothing is armed
+        except SQLAlchemyError as error:  # without a database, no job can be claimed
             get_logger(__name__).error("ledger_not_verified", error=type(error).__name__)
 
     worker_init.connect(inspect, weak=False)
@@ -138,7 +138,8 @@ def register(app: Celery, workplace: Workplace) -> None:
 def work_on(workplace: Workplace, factory: SessionFactory, job_id: str) -> None:
     """Run the job of a message, unless another worker has claimed it.
 
-    For a training, run the oldest queued training, because messages may arrive out of order while the slot is taken.
+    If it is a training, run the oldest queued one instead, because messages may arrive out of order while the slot is
+    taken.
     """
     with transaction(factory, read_only=True) as session:
         job = session.get(Job, job_id)
@@ -160,7 +161,7 @@ def work_on(workplace: Workplace, factory: SessionFactory, job_id: str) -> None:
         _run(workplace, factory, attempt)
     finally:
         fcntl.lockf(workplace.slot, fcntl.LOCK_UN)
-    if attempt is not None and not workplace.draining():  # the messages of queued trainings have been consumed
+    if attempt is not None and not workplace.draining():  # earlier messages may have been consumed above
         with transaction(factory, read_only=True) as session:
             waiting = jobs.claimable(session, now=datetime.now(UTC), kind=TRAIN)
         for next_id in waiting[:1]:

@@ -1,12 +1,12 @@
-"""Attempts at jobs: claim the next job, and what passes between its runner and its supervisor.
+"""Attempts at jobs: claiming the next job, and the signals between a runner and its supervisor.
 
 The state machine of jobs is in `service.jobs`. A runner ends with an `ExitStatus`, stops if its parent is gone, and
 gives signs of life: bytes that its main loop writes into a pipe, so that its supervisor notices a hang.
 
 A runner writes a sign with every report, before every layer of a network and after every optimiser step
-(`workers.train.process`). No other thread writes signs, because that would only show that the process is scheduled. A
-step consists of passes of one public size, so the time between two signs does not depend on the number of sampled
-records.
+(`workers.train.process`). No other thread writes signs, because its signs would not show that the main loop makes
+progress. A step consists of passes of one public size, so the time between two signs does not depend on the number of
+sampled records.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from service.storage.interface import StorageUnavailable
 
 _LOOK_SECONDS = 1.0  # between two looks at the parent process
 _APART_SECONDS = 0.5  # minimum between two signs, because layers may take microseconds
-_UNHEARD_SECONDS = 5.0  # maximum that counts for a pause in which the supervisor did not listen
+_UNHEARD_SECONDS = 5.0  # a longer pause between two calls of `listen` counts as this much silence
 _READ_BYTES = 2**16
 
 
@@ -77,11 +77,11 @@ def claim_next(settings: Settings, factory: SessionFactory, *, kind: str, worker
 def claim_job(
     settings: Settings, factory: SessionFactory, *, job_id: str, worker: str, now: datetime
 ) -> Attempt | None:
-    """Claim one job; return None if it is running, has ended, or ends now because it was lost too often.
+    """Claim one job; return None if it is running, has ended, or was lost so often that this call ends it.
 
-    A job is not claimed if the database does not belong to the data folder, or this machine lacks its keys.
+    Also return None if the database does not belong to the data folder, or this machine lacks the job's files.
     """
-    with transaction(factory, read_only=True) as session:  # separate, because remote storage can be slow
+    with transaction(factory, read_only=True) as session:  # no write lock, because remote storage can be slow
         job = session.get(Job, job_id)
         fit = belongs(session, settings)
         if fit and job is not None and job.ended_early is not EarlyEnd.DISCARDED:  # ending a job needs no files
@@ -104,10 +104,10 @@ def claim_job(
 
 
 def has_files(session: Session, settings: Settings, job: Job) -> bool:
-    """Return whether this machine has a job's keys, and the extractor with which it began; otherwise the job waits.
+    """Return whether this machine has a job's keys, and the extractor with which the job began; if not, the job waits.
 
-    Machines that share no folder receive keys with a delay, and the disk with the keys may not be mounted. If the
-    extractor is missing, a job that has not begun fails with a message.
+    Machines that share no folder receive keys with a delay, and the disk with the keys may not be mounted. A job that
+    has not begun does not wait for its extractor: it starts, and fails with a message.
     """
     config = {} if job.plan is None else job.plan.get("config", {})
     name = "" if job.attempt == 0 else config.get("extractor", "")
@@ -121,7 +121,7 @@ def has_files(session: Session, settings: Settings, job: Job) -> bool:
     reads = [config.get(name) for name in PUBLIC_DATASET_OPTIONS]
     reads.append(job.dataset_id if job.kind == TRAIN else job.evaluation_dataset_id)
     content = select(func.coalesce(Dataset.content_name, Dataset.id))
-    ready = content.where(Dataset.state == DatasetState.READY)  # other keys have been destroyed
+    ready = content.where(Dataset.state == DatasetState.READY)  # datasets in other states have no keys
     wanted = among(session, ready, Dataset.id, [each for each in reads if each])
     paths = [settings.ledger_key_path, *(Vault.of(settings).key_path(name) for name in sorted(wanted))]
     if missing := [path.name for path in paths if not path.exists()]:
@@ -165,7 +165,7 @@ def watch_parent(stop: threading.Event, *, parent: int, grace_seconds: float) ->
 
 
 class SignsOfLife:
-    """The runner's end of the pipe; its descriptor is None without a supervisor."""
+    """The runner's end of the pipe. Without a supervisor, `descriptor` is None and `give` does nothing."""
 
     def __init__(self, descriptor: int | None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._descriptor, self._clock = descriptor, clock
@@ -195,9 +195,9 @@ class Listener:
         self._listened, self.silent_seconds = clock(), 0.0
 
     def listen(self) -> float:
-        """Return the seconds since the last sign, or since the start before the first one.
+        """Return the seconds since the last sign; if there was none yet, since the start.
 
-        A pause between two calls counts for a few seconds at most, because a paused container also pauses this process.
+        A long pause between two calls counts as a few seconds, because a paused container also pauses the runner.
         """
         now = self._clock()
         passed, self._listened = min(now - self._listened, _UNHEARD_SECONDS), now
@@ -209,7 +209,7 @@ class Listener:
         return self.silent_seconds
 
     def close(self, *descriptors: int) -> None:
-        """Close the given ends in this process, or both. Idempotent."""
+        """Close the given descriptors in this process, by default both ends. Idempotent."""
         for descriptor in self._open.intersection(descriptors or self._open):
             self._open.remove(descriptor)
             os.close(descriptor)

@@ -55,7 +55,7 @@ class Dispatcher:
     def stop(self) -> None:
         """Stop all runners at their next step, requeue their jobs, and return when no runner is left.
 
-        No job is cancelled, and its budget stays held.
+        No job is cancelled, and every hold remains.
         """
         self._draining.set()
         self.send()

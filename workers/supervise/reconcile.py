@@ -1,7 +1,7 @@
 """Recovery after crashes: lost jobs, unsent messages, and files that no job will publish.
 
 Everything here is idempotent and may run in several processes at once: claims are compare-and-set, and messages may
-repeat. Only files of jobs that ended without them are moved to the trash.
+repeat. Files are moved to the trash only if no job will use or publish them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ STALE_FOLDER_SECONDS = 3600.0  # age of an unfinished folder without writes
 def reconcile(settings: Settings, factory: SessionFactory, *, send: queue.Send, now: datetime) -> None:
     """Run one round of recovery.
 
-    If the database does not belong to the data folder, nothing happens. After a finding, nothing is removed.
+    Do nothing if the database does not belong to the data folder. After a finding of an inspection, remove nothing.
     """
     if folder := disk.short_of_room(settings):
         get_logger(__name__).warning("out_of_disk", folder=folder)  # jobs keep waiting
@@ -92,11 +92,12 @@ def _end_hopeless(settings: Settings, factory: SessionFactory, *, now: datetime)
 def sweep(settings: Settings, factory: SessionFactory, *, now: datetime, proved: bool = False) -> int:
     """Move folders that no job will use to the trash, and empty the trash; return the number of moved folders.
 
-    These are work folders of ended jobs, artifacts of jobs that ended without them, abandoned unfinished folders, and
-    samples older than `Settings.samples_days`. Unknown folders stay, because the database may be wrong. For the same
-    reason, nothing is moved or removed after a finding, or without another verification of the ledger. A clock that has
+    These are work folders of ended jobs, artifacts of jobs that ended without publishing, abandoned unfinished folders,
+    and samples older than `Settings.samples_days`. Unknown folders stay, because the database may be wrong. For the
+    same reason, nothing is moved or removed after a finding, and the ledger is verified again first. A clock that has
     just jumped ahead must not make files old: it must have run for a day without a jump (`proved`, by
-    `service.times.WatchedClock`), or agree with a job. Old audit events are deleted as well.
+    `service.times.WatchedClock`), or agree with the time at which a job was created. Old audit events are deleted as
+    well.
     """
     try:
         recording.remove_old(factory, days=settings.audit_log_days, now=now, proved=proved)

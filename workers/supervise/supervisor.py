@@ -59,7 +59,7 @@ class Patience:
 
     grace_seconds: float = 30.0  # from SIGTERM to SIGKILL: enough for a training step and a checkpoint
     wind_up_seconds: float = 600.0  # for an early-ended training to publish; then another attempt does it
-    wind_up_silent_seconds: float = 60.0  # part of that without a sign of life
+    wind_up_silent_seconds: float = 60.0  # maximum of these without a sign of life
     look_seconds: float = 0.2  # between two checks of the runner
     cancel_look_seconds: float = 1.0  # between two checks for a cancellation
 

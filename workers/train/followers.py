@@ -1,7 +1,8 @@
 """The processes of one training, one per GPU of the machine. The runner is rank 0 and starts the others.
 
 Followers (this module's `main`) belong to the runner's process group, so a signal that ends the runner ends them, too.
-They start after arming and end before anything is evaluated or published. Only the runner accesses the ledger.
+They start after the hold is armed, and end before anything is evaluated or published. Only the runner accesses the
+ledger.
 
 The loss of a process never blocks the training for long. If a follower dies, the runner's next exchange fails or hangs,
 and a watch thread ends a runner that does not end by itself. A follower detects the death of its runner by the change
@@ -148,9 +149,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--job", required=True, help="id of the job")
     parser.add_argument("--attempt", required=True, type=int, help="number of the attempt that runs")
     parser.add_argument("--rank", required=True, type=int, help="number of this process, from 1")
-    parser.add_argument("--processes", required=True, type=int, help="how many train together")
-    parser.add_argument("--meeting", required=True, type=Path, help="folder by which they find each other")
-    parser.add_argument("--runner", required=True, type=int, help="process that is rank 0 (the parent)")
+    parser.add_argument("--processes", required=True, type=int, help="number of processes that train together")
+    parser.add_argument("--meeting", required=True, type=Path, help="folder in which the processes meet")
+    parser.add_argument("--runner", required=True, type=int, help="process id of rank 0 (the parent)")
     given = parser.parse_args(arguments)
 
     settings = begin_process(given.processes)

@@ -43,14 +43,15 @@ def read_dataset_key(context: Context, dataset: Dataset) -> bytes:
     """
     key = read_key(Vault.of(context.settings).key_path(dataset.content))
     if dataset.key_id != key_id_of(key):
-        raise LedgerCorruption("The key of a dataset is not the one that it was stored under.", dataset_id=dataset.id)
+        raise LedgerCorruption("The key of a dataset is not the key that was stored with it.", dataset_id=dataset.id)
     return key
 
 
 def public_parts(context: Context, plan: Plan, anchors: Dataset | None) -> dict[str, Any]:
     """Read the public inputs of a plan, before anything is armed, opened or paid; return fields of `TrainingData`.
 
-    They are the extractor and the content of `anchors`. Raise MissingPrerequisite if it is missing or unusable.
+    They are the extractor and the content of `anchors`. Raise MissingPrerequisite if the extractor is missing or
+    unusable.
     """
     name = plan.config.needed_extractor
     try:

@@ -72,7 +72,9 @@ class Measured:
     """The results of an evaluation.
 
     Attributes:
-        accuracy: in [0, 1], by classifier; likewise `balanced`, and `warm_start_only` without the generator's guide.
+        accuracy: in [0, 1], by classifier.
+        balanced: balanced accuracy, likewise.
+        warm_start_only: accuracy of a guided generator without its guide, likewise.
         confusion: counts (classes, classes) of the CNN or of the released classifier, one row per true class.
         real: accuracy of the CNN trained on one half of the public images and tested on the other; generators only.
         similarity: of synthetic and public images; generators only, if there are enough images.

@@ -127,5 +127,5 @@ def public_dataset(session: Session, dataset_id: str) -> Dataset:
     """Return a dataset that a job reads as public, or raise LedgerCorruption."""
     dataset = session.get_one(Dataset, dataset_id)
     if dataset.visibility is not Visibility.PUBLIC:
-        raise LedgerCorruption("A dataset that a job reads as public is not.", dataset_id=dataset_id)
+        raise LedgerCorruption("A job reads a dataset as public that is not public.", dataset_id=dataset_id)
     return dataset

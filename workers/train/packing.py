@@ -198,10 +198,10 @@ def dataset_card(request: SampleRequest, file: SampleFile) -> str:
     if request.proportions is not None:
         stated = zip(request.labels_drawn, request.proportions, strict=True)
         named = ", ".join(f"{one_line(request.names[label])} {weight:g}" for label, weight in stated)
-        sentence = f"Classes were drawn in proportions that were asked for, not found in the data: {named}."
+        sentence = f"The proportions of the classes were requested, not derived from the data: {named}."
         proportions = [sentence, ""]
     lines = [
-        f"{request.count:,} synthetic images. None of them is a photograph of anything: a generator drew them that was "
+        f"{request.count:,} synthetic images. None of them is a photograph: they were drawn by a generator that was "
         "trained under differential privacy.",
         "",
         *guarantee(file.card),
@@ -267,8 +267,8 @@ def _croissant(
         "conformsTo": "http://mlcommons.org/croissant/1.0",
         "name": title,
         "description": "Synthetic images, drawn by a generator that was trained under differential privacy "
-        f"(epsilon {card.get('epsilon')}, delta {card.get('delta')}); privacy_card.json holds the full statement.",
-        "personalSensitiveInformation": "No image is a record of anybody; the privacy card says what that promises.",
+        f"(epsilon {card.get('epsilon')}, delta {card.get('delta')}); privacy_card.json has the full statement.",
+        "personalSensitiveInformation": "No image is a real record; privacy_card.json states the guarantee.",
         "distribution": [files],
         "recordSet": [classes, images],
     }

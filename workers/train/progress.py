@@ -96,7 +96,7 @@ class ReportedProgress:
 _KNOWN_SECONDS = 5  # minimum time to measure a pace, because time is in whole seconds
 _STEADY = 1.5  # smaller rises are due to uneven pace and are not shown
 _LONGEST_SECONDS = 10**9  # thirty years; a larger estimate has no meaning
-# (limit, step) in seconds: up to the limit, an estimate is a multiple of the step, about a tenth of it.
+# (limit, step) in seconds: up to the limit, an estimate is rounded up to a multiple of the step.
 _COARSE = ((60, 5), (600, 15), (3600, 60), (math.inf, 300))
 
 

@@ -173,7 +173,7 @@ def _card(training: Training, ran: Mapping[str, Event], charged_nano: int) -> di
         "the recipe, its options and the code",
     ]
     if isinstance(config, ClassFractionsConfig) and config.class_fractions:
-        assumed_public.append(f"the balance of the classes that was stated: {config.class_fractions}")
+        assumed_public.append(f"the stated class fractions: {config.class_fractions}")
     if training.anchors is not None:
         assumed_public.append(f"every image of the dataset {training.anchors.id}, {config.public_images_serve}")
     if config.needed_extractor:

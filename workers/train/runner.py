@@ -36,7 +36,7 @@ from workers.train import orders, process
 
 _PLACE_SECONDS = 30.0  # between two attempts at a job that waits for space, a disk or a file
 _LOOK_SECONDS = 0.5
-_ORPHAN_GRACE_SECONDS = 20.0  # at most, and a third of a lease, so that it ends before another worker may claim the job
+_ORPHAN_GRACE_SECONDS = 20.0  # at most; also at most a third of a lease, to end before the job is claimed again
 _LOST: Mapping[type[Exception], str] = {  # log events
     SQLAlchemyError: "database_lost",
     StorageUnavailable: "storage_lost",
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None, *, trainers: Mapping[str, Train
     parser.add_argument("--job", required=True, help="id of the job")
     parser.add_argument("--attempt", required=True, type=int, help="number of the attempt that was claimed")
     parser.add_argument("--supervisor", type=int, default=None, help="process that renews the lease (the parent)")
-    parser.add_argument("--signs", type=int, default=None, help="descriptor of the pipe that takes signs of life")
+    parser.add_argument("--signs", type=int, default=None, help="descriptor of the pipe for signs of life")
     given = parser.parse_args(arguments)
 
     stop = threading.Event()
@@ -117,8 +117,8 @@ def _attempt(context: orders.Context) -> ExitStatus:
     except Exception as error:
         is_missing = isinstance(error, orders.MissingPrerequisite)
         if is_missing or isinstance(error, OSError):
-            # Failing the job would lose paid releases if the training only needs this machine or its storage to publish
-            # them, or could not even continue.
+            # Wait if releases are paid for: an operator may repair this machine or its storage, and then the training
+            # can continue or publish. Failing the job would lose these releases.
             with transaction(context.factory, read_only=True) as session:
                 job = jobs.get_job(session, context.attempt.job_id)
                 publishes = is_missing or job.salvage_attempt == context.attempt.number

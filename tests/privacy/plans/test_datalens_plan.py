@@ -100,7 +100,7 @@ def test_more_teachers_than_fit_in_memory_are_refused(options: dict[str, Any], c
         plan({**options, "teachers": fit + 1}, facts=facts)
     assert refusal.value.name == "teachers"
     assert f"{(fit + 1) * each:,} together" in refusal.value.why
-    assert f"{fit:,} teachers would fit" in refusal.value.why
+    assert f"{fit:,} teachers of this size would fit" in refusal.value.why
 
 
 SUBJECTS = dataclasses.replace(FACTS, unit="subject", subjects_declared=2_000)

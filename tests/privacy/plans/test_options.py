@@ -56,7 +56,7 @@ def test_the_schema_takes_what_the_field_takes(recipe, option):
         try:
             known.config(**{option: value})
         except InvalidParameter as error:
-            why, refusal = error.why.removeprefix("it is ").removeprefix("choose "), str(error)
+            why, refusal = error.why.removeprefix("it must be ").removeprefix("choose "), str(error)
             taken = not (error.name == option and why == words)
         assert taken or repr(value) in refusal
         if not (isinstance(value, float) and value.is_integer()):
@@ -82,7 +82,7 @@ def test_every_option_says_what_it_is_and_starts_where_its_schema_says(recipe):
 
 def test_refusals_name_the_option_the_bounds_and_the_value():
     refused: dict[str, dict[str, Any]] = {
-        "second=10 is refused: it is an integer between 1 and 9": {"second": 10},
+        "second=10 is refused: it must be an integer between 1 and 9": {"second": 10},
         "second=1 is refused: it is not the 1 of first": {"second": 1},
         "options='third' is refused: the options are first, second": {"third": 1, "second": 10},
         "preset='big' is refused: choose one of default, small": {"preset": "big"},

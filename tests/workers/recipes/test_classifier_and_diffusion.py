@@ -153,7 +153,7 @@ def test_a_paid_job_becomes_a_classifier_that_anybody_can_load(workshop):
     assumed = published.card["assumed_public"]
     assert any(workshop.public_id in each for each in assumed)
     assert "the extractor tiny and every image that it was trained on" in assumed
-    assert f"the balance of the classes that was stated: {shares}" in assumed
+    assert f"the stated class fractions: {shares}" in assumed
     with pytest.raises(Conflict, match="not a generator"):
         workshop.sample(published.id)
 

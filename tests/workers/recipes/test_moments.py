@@ -80,7 +80,7 @@ def away(generator: GuidedGenerator, images: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("side", [7, GUIDE_SIDE_MAX + 4])
 def test_sizes_that_the_guide_does_not_see_are_refused(side):
     facts = PublicFacts(FACTS.classes, side, side, 1, 60_000, "record")
-    with pytest.raises(InvalidParameter, match="leave the guide out"):
+    with pytest.raises(InvalidParameter, match="omit the guide"):
         plan_of("moments", {"guide": True}, facts)
 
 

@@ -175,7 +175,7 @@ def test_four_thousand_published_teachers_can_be_planned_and_say_what_they_hold(
     assert any("need 27 GB" in note for note in plan.notes)  # 4,000 times 424,647 numbers
     assert not any("GB" in note for note in trainings.plan_of("datalens", {"preset": "published"}, FASHION).notes)
     colour = dataclasses.replace(FASHION, height=64, width=64, channels=3)
-    with pytest.raises(InvalidParameter, match="teachers would fit"):
+    with pytest.raises(InvalidParameter, match="teachers of this size would fit"):
         trainings.plan_of("datalens", options, colour)
 
 

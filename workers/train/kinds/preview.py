@@ -44,10 +44,11 @@ class Forecast:
     """Measurements of a plan that was run on a stand-in. All fields are public.
 
     Attributes:
-        accuracy: in [0, 1], on held-out images of the stand-in: of the small CNN trained on generated images, or of the
-            classifier. `balanced` is its balanced accuracy.
-        real: accuracy of the same CNN trained on the stand-in's own images; `real_balanced` likewise. None for a
-            classifier, like `grid`, a PNG image with one row per class.
+        accuracy: of the small CNN trained on generated images, or of the classifier if the plan trains one; measured on
+            held-out images of the stand-in, in [0, 1]. `balanced` is the balanced accuracy.
+        real: accuracy of the same CNN trained on the stand-in's own images, likewise `real_balanced`; None for a
+            classifier.
+        grid: PNG image with one row per class; None for a classifier.
         by_class: accuracy of each tested declared class; empty if there are too many classes to list.
         stated: True if the stand-in has the class fractions stated in the plan.
     """

@@ -62,7 +62,7 @@ def publish(context: Context, release_id: str) -> None:
     directory = storage.open(key_of(release_id))
     described = json.loads((directory / publishing.RELEASE_FILE).read_text(encoding="utf-8"))
     if described["job_id"] != job_id:
-        raise LedgerCorruption("An artifact lies under the identifier of another job's release.", job_id=job_id)
+        raise LedgerCorruption("The artifact stored under this job's release id belongs to another job.", job_id=job_id)
     released = journals.journalled(storage, job_id)
     try:
         key = signing.open_signing_key(context.settings.ledger_key_path)
@@ -70,7 +70,7 @@ def publish(context: Context, release_id: str) -> None:
         raise MissingPrerequisite(f"The release cannot be signed. {error.message}") from None
 
     def publish_paid(session: Session, **facts: Any) -> Release:
-        """Raise for a release without a charge in the ledger, for example after restoring an old backup (I5)."""
+        """Publish; raise LedgerCorruption for an uncharged release, for example after restoring an old backup (I5)."""
         hold_id = jobs.get_job(session, job_id).hold_id
         if hold_id is None:
             raise LedgerCorruption("A training job lacks its hold.", job_id=job_id)
@@ -116,6 +116,6 @@ def _train_and_keep(
     with context.storage.stage(key) as staging:
         save_trained(outcome, staging)
         failpoint("trained.before")
-        with suppress(Conflict):  # releases of another attempt were charged to the same hold before they existed
+        with suppress(Conflict):  # another attempt stored its result, whose releases are charged to the same hold
             context.storage.publish(staging, key)
         failpoint("trained.after")
