@@ -1,6 +1,9 @@
 """A web process is killed during a job request, an upload or a deletion; the client repeats, the service restarts."""
 
 import json
+import os
+import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +11,7 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select
 
-from obscura.wire.words import EntryKind
+from obscura.wire.words import EntryKind, HoldState, JobState
 from service.datasets import vault
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
@@ -17,8 +20,9 @@ from service.storage.interface import key_of
 from tests.conftest import declared_row
 from tests.crash.conftest import on_both_databases
 from tests.service.datasets.world import npz
-from tests.workers.conftest import OPTIONS
+from tests.workers.conftest import OPTIONS, build
 from workers.supervise.reconcile import reconcile
+from workers.supervise.supervisor import runner_environment
 
 
 def ask(scene: Any, die_at: str = "", **more: Any) -> Any:
@@ -112,3 +116,27 @@ def declare(scene: Any) -> str:
 
 def state(scene: Any, dataset_id: str) -> Any:
     return scene.told("GET", f"/v1/datasets/{dataset_id}")["state"]
+
+
+def test_a_service_told_to_stop_queues_its_training_again(sqlite_url, tmp_path, monkeypatch, warm):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    shop = build(tmp_path / "var", sqlite_url)
+    job_id = shop.train(images=8000, images_per_iteration=2)
+    settings = shop.settings.model_copy(update={"lease_seconds": 60, "port": 0, "attempts_max": 1})
+    command = [warm, "-m", "obscura.cli", "up"]
+    with (tmp_path / "log").open("wb") as log:
+        service = subprocess.Popen(command, env=runner_environment(settings, os.environ), stdout=log, stderr=log)
+        try:
+            shop.wait(lambda: shop.job(job_id).progress.get("stage") == "votes", seconds=300)
+            service.send_signal(signal.SIGTERM)
+            assert service.wait(timeout=300) == 0
+        finally:
+            service.kill()
+            service.wait()
+    job, hold = shop.job(job_id), shop.hold(job_id)
+    # Were this an attempt lost, it would have been the last one.
+    assert (job.state, job.attempt, job.attempts_lost) == (JobState.QUEUED, 1, 0)
+    assert (hold.state, shop.balance().reserved_nano) == (HoldState.ARMED, hold.amount_nano)
+    assert 0 < hold.charged_nano < hold.amount_nano
+    assert shop.claim(job_id).number == 2
+    shop.factory.kw["bind"].dispose()
