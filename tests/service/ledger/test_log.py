@@ -140,16 +140,6 @@ def test_reading_cannot_write(account_book):
         assert session.get(Account, account_book.account_id) is not None
 
 
-# --- clocks ---
-
-
-WRONG = {
-    "1971": datetime(1971, 3, 1, tzinfo=UTC),
-    "2200": datetime(2200, 3, 1, tzinfo=UTC),
-    "behind": datetime(2030, 1, 1, 3, tzinfo=UTC),
-}
-
-
 def test_clocks_that_are_a_little_off_are_believed(now):
     assert wrong_clock(now, None) is None
     assert wrong_clock(now - timedelta(hours=23), now) is None
@@ -160,10 +150,10 @@ def test_clocks_that_are_a_little_off_are_believed(now):
     assert wrong_clock(CLOCK_EARLIEST - timedelta(microseconds=1), None)
 
 
-@pytest.mark.parametrize("clock", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("clock", [datetime(year, 1, 1, 3, tzinfo=UTC) for year in (1971, 2030, 2200)])
 def test_no_entry_is_dated_by_a_wrong_clock(account_book, open_account, clock):
     hold_id = account_book.hold(100, attempt=1)
-    account_book.now = clock
+    account_book.now = clock  # in 2030 a day behind
     for act in (
         lambda: account_book.hold(1),
         lambda: account_book.arm(hold_id, 1),
