@@ -296,7 +296,7 @@ def secret_of_fingerprints(settings: Settings) -> bytes:
             "The service accepts no uploads, because the key by which it recognises images is missing. Ask the "
             "operator to run `obscura ledger verify`, to correct what it lists, and to restart the service, which then "
             "creates a key. An earlier key can only be restored from a backup. Nothing was changed: the dataset stays "
-            "declared. Send the same upload again later."
+            "declared, and the same upload can be sent again."
         ) from None
 
 

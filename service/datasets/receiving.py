@@ -189,7 +189,7 @@ def _leased(context: DatasetContext, snapshot: Dataset, blocks: Iterator[bytes])
     def still_ours() -> Iterator[bytes]:
         for block in blocks:
             if lost.is_set():
-                raise Conflict("The upload was ended, because its lease could not be renewed in time. Upload again.")
+                raise Conflict("The upload was given up, because its lease could not be renewed in time. Upload again.")
             yield block
 
     thread = threading.Thread(target=renew, name="obscura-upload-lease", daemon=True)

@@ -94,8 +94,9 @@ def withdraw(
             if session.scalar(recognised.limit(1)) is None:
                 raise InvalidInput(
                     f"No dataset of account *{account.name}* recognises subjects, because their ids were not kept. "
-                    "Delete each dataset with images of these subjects. Push it again without them, with --subjects-key "
-                    "(API: subjects_recognised), so that later withdrawals can find subjects. Spent budget stays spent."
+                    "Delete each dataset with images of these subjects. Push it again without them and with "
+                    "--subjects-key (API: subjects_recognised), so that later withdrawals can find subjects. Spent "
+                    "budget stays spent."
                 )
             states.require_same_key(session, account_id, subjects_key_check)
             try:

@@ -169,7 +169,7 @@ def test_ids_that_are_sent_as_they_are_go_together_with_such_ids_only(served):
     assert served.upload(dataset["id"], body).status_code == 200
     path = f"accounts/{account_id}/withdrawals"
     refused = served.send(path, {"subjects": ["x"], "subjects_key_check": "0" * 16}, status=422)
-    assert "sends ids as they are" in refused["detail"]
+    assert "gets plain subject ids" in refused["detail"]
     for malformed in ("", "0" * 15, "G" * 16, "0" * 17):
         served.send(path, {"subjects": ["x"], "subjects_key_check": malformed}, status=422)
     served.send(path, {"subjects": ["x"]})
