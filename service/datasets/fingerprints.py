@@ -246,9 +246,9 @@ def settle(
 ) -> str | None:
     """Return the id of the account that pays for an upload being accepted; None if the dataset is public.
 
-    Every account with one of the images is concerned. If there is another such account, and the own account's unit is
-    the subject, the own account is also concerned once it has content, which may be of the same people. If exactly one
-    account is concerned, the dataset joins it. That account must be in the same project and at least as strict.
+    Every account with one of the images is concerned. The dataset's own account is also concerned if its unit is the
+    subject and it has had content, which may be of the same people. If exactly one account is concerned, the
+    dataset joins it. That account must be in the same project and at least as strict.
     Otherwise the uploader could move a dataset to a laxer account by including one image. The error is the same for all
     reasons.
 

@@ -73,8 +73,8 @@ class Person(Entity):
 class Admin(Entity):
     """A person who decides together with other admins about limits, admins and shares, using any of their API keys.
 
-    `project_id` is the project that an owner owns; None for an admin of the installation. A single admin can admit only
-    the second admin of the installation. In decisions, an owner named by a single admin counts as that admin
+    `project_id` is the project that an owner owns; None for an admin of the installation. Among the latter, only the
+    second can be admitted by a single admin. In decisions, an owner named by a single admin counts as that admin
     (`service.identity.decisions`). `person_id` is the person whose groups at the sign-in provider make them an admin.
     Such a person has one row per project that they own, but counts as one admin.
     """

@@ -16,7 +16,7 @@ KEY_MISSING = "key_missing"  # the failure code of a dataset whose key is missin
 
 
 class Dataset(Entity):
-    """An uploaded set of labelled images. Its owner declares all facts about the content but its hash and byte count.
+    """An uploaded set of labelled images. Its owner declares all facts about it, except its hash and byte count.
 
     `subjects_declared` is an upper bound on the number of subjects; if it is set, the dataset has subject ids.
     `subjects_recognised`: an id identifies the same subject in all datasets of the project that set this.

@@ -17,7 +17,7 @@ from service.db.ledger_tables import Account, Hold
 
 
 class FailureCode(enum.StrEnum):
-    """The public reason why a job failed, and its message. All failures that depend on the data have the same code."""
+    """The public reason why a job failed, and its message. Failures caused by the data cannot be told apart."""
 
     message: str
 
@@ -38,7 +38,7 @@ class FailureCode(enum.StrEnum):
     HOLD_EXHAUSTED = "hold_exhausted", "The budget held for this job was used up before there was anything to publish."
     OUT_OF_MEMORY = "out_of_memory", "The worker ran out of memory."
     TIME_LIMIT = "time_limit", "The job took longer than the service allows, and had nothing that could be published."
-    WORKER_LOST = "worker_lost", "The process that ran the job was lost too often, and nothing could be published."
+    WORKER_LOST = "worker_lost", "The process that ran the job died too often, and nothing could be published."
     LEDGER_UNAVAILABLE = "ledger_unavailable", "The ledger could not be reached, and without it nothing may be charged."
     INTERNAL = "internal", "An internal error occurred. The operator's log has details."
     PREVIEW_FAILED = "preview_failed", "The preview did not finish. Requesting it again costs nothing."

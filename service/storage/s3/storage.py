@@ -93,7 +93,7 @@ class S3Storage(Storage):
                     self._write(key, entry)
             published = self._entries.entry(key)
             if published is None:
-                raise Conflict("What was published under this identifier was removed at the same moment. Try again.")
+                raise Conflict("The publication under this identifier was removed at the same moment. Try again.")
         else:
             published, before = entry, self._entries.entry(key)
             self._write(key, entry)

@@ -141,7 +141,7 @@ def test_a_withdrawal_or_upload_under_another_key_is_refused_and_changes_nothing
 
     pushed = push("first", "scans", images)
     for wrong in ({"key": "second"}, {"key": None}, {"key": "first", "join_subjects": True}):
-        with pytest.raises(RequestError, match="no subject would be found. Nothing was changed") as refused:
+        with pytest.raises(RequestError, match=r"no subject would be found\. Nothing was changed") as refused:
             withdraw(**wrong)
         assert refused.value.status == 422
         assert (records(), served.read(f"datasets/{pushed.id}")["state"]) == (6, "ready")
