@@ -30,14 +30,14 @@ def explain(fault: Fault, request: IngestRequest) -> str:
         Fault.EMPTY: "The upload holds no images. Send the file itself as the request body.",
         Fault.TOO_LARGE: f"The upload is larger than {limits.upload_bytes_max:,} bytes. Send fewer or smaller images, "
         "or ask the operator to raise the limit.",
-        Fault.INCOMPLETE: "The body does not have the length that was announced. Send it again.",
+        Fault.INCOMPLETE: "The request's body does not have the announced length. Send it again.",
         Fault.ARCHIVE_BROKEN: "The archive is damaged or is not a plain zip file: its directory, its entries and their "
         "checksums must agree, and nothing may precede the first entry. Create it again.",
         Fault.ARCHIVE_ENTRIES: f"The archive has more than {limits.entries_max:,} entries. Send fewer files.",
         Fault.ARCHIVE_SIZE: f"The archive expands to more than is allowed: {limits.entry_bytes_max:,} bytes for a file "
         f"and {limits.decoded_bytes_max:,} bytes in all. Send fewer or smaller images.",
-        Fault.ARCHIVE_RATIO: f"The archive expands to more than {limits.ratio_max} times its size. Images do not. "
-        "If it does contain images, create it without compression.",
+        Fault.ARCHIVE_RATIO: f"The archive expands to more than {limits.ratio_max} times its size, far more than "
+        "images do. If it does contain images, create it without compression.",
         Fault.ARCHIVE_DUPLICATE: "Two entries of the archive have the same name. Upper and lower case, and equivalent "
         "Unicode spellings, count as the same. Rename one of the files.",
         Fault.ARCHIVE_OVERLAP: "Entries of the archive overlap. Create it again with an ordinary zip program.",
@@ -76,12 +76,12 @@ def explain(fault: Fault, request: IngestRequest) -> str:
         Fault.ARRAY_HEADER: "An array's header cannot be read. Save plain arrays with numpy.savez (no pickled objects, "
         "no Fortran order).",
         Fault.ARRAY_SHAPE: f"The images must have the declared shape, ({shape}), and the labels the shape (n).",
-        Fault.ARRAY_TYPE: "The type of the images must be uint8, and the labels must be integers.",
+        Fault.ARRAY_TYPE: "The images must be of type uint8, and the labels must be integers.",
         Fault.ARRAY_LENGTH: "An array holds fewer or more bytes than its header says. Save it again.",
         Fault.IDX_MEMBERS: f"An IDX upload is a zip with {idx_members}, each with or without '.gz'.",
         Fault.IDX_MAGIC: "A member does not begin like an IDX file of its kind (magic 0x00000803 for images, "
         "0x00000801 for labels, 0x00000C01 for subjects).",
-        Fault.IDX_SHAPE: f"The IDX images do not match the declaration, {size}, {mode}. IDX images are grayscale.",
+        Fault.IDX_SHAPE: f"The IDX images must be {size}, as declared, and the dataset grayscale.",
         Fault.IDX_LENGTH: "An IDX file is truncated, or has bytes after its end.",
         Fault.COUNTS_DIFFER: "The number of labels, or of subject ids, differs from the number of images.",
         Fault.LABEL_RANGE: f"A label is not in 0 ... {len(request.classes) - 1}. A label is the position of its class "
