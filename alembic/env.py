@@ -39,7 +39,7 @@ def migrate(connection: Connection) -> None:
 
 def run() -> None:
     if context.is_offline_mode():
-        raise SystemExit("write the SQL of a migration by running it against an empty database; --sql is not supported")
+        raise SystemExit("--sql is not supported: run the migration on an empty database instead")
     url: str | None = context.config.attributes.get("url")  # None from the `alembic` command
     engine = make_engine(url or Settings().database_url, pool_size=1)
     try:

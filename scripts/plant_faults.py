@@ -79,7 +79,7 @@ def plant(folder: Path, planted: Planted) -> str:
     text = file.read_text("utf-8") if file.exists() else ""
     before, after = planted.before.removesuffix("\n"), planted.after.removesuffix("\n")
     if text.count(before) != 1:
-        return f"ANCHOR NOT FOUND ONCE in {planted.file}: {before!r}"
+        return f"THE LINES TO REPLACE ARE NOT EXACTLY ONCE in {planted.file}: {before!r}"
     file.write_text(text.replace(before, after), "utf-8")
     try:
         status, said = run_tests(folder, planted.tests)
@@ -110,7 +110,7 @@ def main() -> int:
                 sys.stderr.write(f"  {time.monotonic() - started:.0f} s\n")
         status, said = run_tests(Path(name), shlex.join(caught)) if caught else (0, "")
         if status != 0:
-            sys.stdout.write(f"Without a fault there fails as well: {said}\n")
+            sys.stdout.write(f"This test also fails without a fault: {said}\n")
     return 1 if bad or status else 0
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Check the receipt of a release offline: `verify_receipt.py RECEIPT --key FINGERPRINT|PEM_FILE [--artifact FOLDER]`.
 
-It needs only the standard library and `cryptography`, but no code of the service. Pin the key: get the fingerprint
+It needs only the standard library and `cryptography`, and no code of the service. Pin the key: get the fingerprint
 (SHA-256 of the public key) from the operator once, separately from the receipt.
 
 Exit codes: 0 the receipt is genuine (and the folder is its artifact), 1 it is not, 2 it could not be checked.
@@ -59,20 +59,25 @@ def check(receipt: Any, fingerprint: str) -> dict[str, Any]:
     """Return the statement of a genuine receipt; raise Refused for any other."""
     require(isinstance(receipt, dict) and set(receipt) == {"statement", "public_key", "signature"}, "not a receipt")
     statement = receipt["statement"]
-    require(isinstance(statement, dict) and set(statement) == STATEMENT, "its statement has other fields")
+    require(
+        isinstance(statement, dict) and set(statement) == STATEMENT, "its statement lacks fields, or has unknown ones"
+    )
     require((statement["format"], statement["version"]) == ("obscura receipt", 1), "its format is unknown")
     public = bytes.fromhex(receipt["public_key"])
-    require(public.hex() == receipt["public_key"], "its public key is misspelt")
+    require(public.hex() == receipt["public_key"], "its public key is not plain lower-case hex")
     require(hashlib.sha256(public).hexdigest() == statement["key_id"] == fingerprint, "another key has signed it")
     signature = bytes.fromhex(receipt["signature"])
-    require(signature.hex() == receipt["signature"], "its signature is misspelt")
+    require(signature.hex() == receipt["signature"], "its signature is not plain lower-case hex")
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, canonical(statement))
     except InvalidSignature:
         raise Refused("its signature does not match: something in it was changed") from None
     entry, account = statement["entry"], statement["account"]
-    require(set(entry) == ENTRY and set(account) == ACCOUNT, "its entry or account has other fields")
-    require(hashlib.sha256(canonical(entry)).hexdigest() == statement["entry_hash"], "its entry has another hash")
+    require(set(entry) == ENTRY and set(account) == ACCOUNT, "its entry or account lacks fields, or has unknown ones")
+    require(
+        hashlib.sha256(canonical(entry)).hexdigest() == statement["entry_hash"],
+        "its entry does not match the stated hash",
+    )
     require(entry["kind"] == "capture" and entry["account_id"] == account["id"], "its entry pays for something else")
     require(entry["details"]["artifact_sha256"] == statement["artifact_sha256"], "its entry lists another artifact")
     require(entry["details"]["release"]["id"] == statement["release_id"], "its entry pays for another release")
@@ -109,7 +114,10 @@ def main() -> int:
         statement = check(json.loads(content, object_pairs_hook=without_duplicates), fingerprint)
         if options.artifact is not None:
             require(options.artifact.is_dir(), "there is no such folder")
-            require(digest_of(options.artifact) == statement["artifact_sha256"], "the folder is another artifact")
+            require(
+                digest_of(options.artifact) == statement["artifact_sha256"],
+                "the folder is not the artifact of this receipt",
+            )
     except (Refused, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         sys.stderr.write(f"NOT GENUINE: {error}\n")
         return 1

@@ -23,7 +23,7 @@ SECONDS_MAX = 5.0  # time that a web request waits for an answer
 
 
 class DependencyBusy(ObscuraError, OSError):
-    """A dependency has its maximum number of web requests, or did not answer the last ones. Nothing was sent to it."""
+    """An external service has its maximum number of web requests, or did not answer the last ones. Nothing was sent."""
 
     code: ClassVar[str] = "busy"
 
@@ -32,12 +32,12 @@ class Dependency:
     """The limiter and the circuit breaker of one external service.
 
     The breaker opens after `failures_max` failures in a row (0: never). Then it allows one trial request every
-    `pause_seconds` until one succeeds. It also rejects requests while every slot is taken by a request without
+    `pause_seconds` until one succeeds. It also rejects requests while every slot is taken by a request that has made no
     progress for SECONDS_MAX.
 
     Args:
         slots: number of concurrent requests; each may block a thread.
-        waiting: number of further requests that may wait for a slot, for `wait_seconds`, each with a thread.
+        waiting: number of further requests that may wait for a slot, for `wait_seconds`; each also blocks a thread.
         clock: monotonic time in seconds.
     """
 

@@ -97,15 +97,15 @@ class TooLarge(ObscuraError):
 
 
 class StaleAttempt(ObscuraError):
-    """An attempt tried to write after another attempt took over, or after the job ended."""
+    """An attempt of a job tried to write after another attempt took over, or after the job ended."""
 
 
 class HoldExhausted(ObscuraError):
-    """A charge would exceed the job's hold. No result of that step may be released."""
+    """A charge would exceed the budget held for the job. No result of that step may be released."""
 
 
 class AccountFrozen(ObscuraError):
-    """The account takes no new holds: its owner froze it, or its limit was lowered below its spend."""
+    """The account accepts no new trainings: its owner froze it, or its limit was lowered below its spend."""
 
 
 class AccountClosed(ObscuraError):
@@ -113,7 +113,7 @@ class AccountClosed(ObscuraError):
 
 
 class LedgerCorruption(ObscuraError):
-    """The ledger's records contradict each other. No hold may be armed until an operator has checked."""
+    """The ledger's records contradict each other. No training may open private data until an operator has checked."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -142,7 +142,7 @@ class InsufficientBudget(ObscuraError):
             options.append(f"sample release *{self.release_id}* again at no cost")
         return (
             f"This job needs epsilon {show_epsilon(self.requested_epsilon, up=True)}. {self._left()}; epsilons of "
-            f"parts need not add up, the ledger adds exact prices). {self._choice(options)}"
+            f"parts need not add up, so the ledger adds exact costs). {self._choice(options)}"
         )
 
     def _left(self) -> str:
@@ -154,7 +154,7 @@ class InsufficientBudget(ObscuraError):
         )
 
     def _choice(self, options: list[str]) -> str:
-        spent, last = "", "ask the owner"
+        spent, last = "", "ask the owner for a higher limit"
         if self.balance.affordable_epsilon == 0:
             spent = "No further training fits; sampling and evaluating existing releases stays free. "
             last = "request a higher limit, which two admins decide"
@@ -184,7 +184,7 @@ class SweepTooExpensive(InsufficientBudget):
         return (
             f"The {self.trials} trials of this sweep need epsilon {show_epsilon(self.requested_epsilon, up=True)} "
             f"together (up to {show_epsilon(self.requested_epsilon_of_each, up=True)} each). {self._left()}), "
-            f"which pays for {self.trials_affordable} of them in their order. Nothing was accepted. "
+            f"which pays for the first {self.trials_affordable}. No trial was accepted. "
             f"{self._choice(options)}"
         )
 
@@ -199,4 +199,4 @@ def require_name(text: str, what: str, characters_max: int = NAME_CHARACTERS_MAX
     try:
         return clean_text(text, characters_max)
     except ValueError as error:
-        raise InvalidInput(f"{what} cannot be read: {error}.") from None
+        raise InvalidInput(f"{what} is not valid: {error}.") from None

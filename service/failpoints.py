@@ -6,7 +6,7 @@
     OBSCURA_FAILPOINT=charge.after:kill@3               the third time
     OBSCURA_FAILPOINT=charge.after:kill@3;once=FILE     only if FILE can be created, for restarted processes
 
-No setting, request or row enables one. `before` and `after` refer to a commit, a rename or a message.
+No setting, request or database row enables a failpoint. `before` and `after` refer to a commit, a rename or a message.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 from itertools import count
 
 VARIABLE = "OBSCURA_FAILPOINT"
-# docs/contribute/architecture.md describes the state after each.
+# docs/contribute/architecture.md describes the state after a crash at each.
 _AROUND = {"accept", "ring", "upload", "anew", "claim", "arm", "charge", "checkpoint", "trained", "artifact", "publish"}
 _AROUND |= {"sample", "drawn", "evaluated", "settle"}
 _AFTER = {"hold", "delete", "shred", "withdraw", "ack", "spawn", "journal"}
@@ -32,7 +32,7 @@ def _read(text: str) -> re.Match[str] | None:
     form = _FORM.fullmatch(text)
     if form is None or form["name"] not in NAMES:  # a typo would look like a survived crash
         raise ValueError(
-            f"{VARIABLE} must be NAME:kill, NAME:kill@HIT or either with ;once=FILE, NAME one of {sorted(NAMES)}"
+            f"{VARIABLE} must be NAME:kill or NAME:kill@HIT, perhaps followed by ;once=FILE; NAMES: {sorted(NAMES)}"
         )
     sys.stderr.write(f"{VARIABLE} is set: this process kills itself at {text}. Never set it in production.\n")
     return form

@@ -2,7 +2,7 @@
 
 The service verifies at start-up, hourly while jobs run, daily in full, and with `obscura ledger verify`. A finding
 stops arming for its account, or for all accounts, until a full verification has no finding and an operator clears the
-stop. While a stop exists, no file is removed because of the database.
+stop. While a stop exists, the service removes no file because its database does not list it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def inspect_ledger(
 ) -> Report:
     """Verify the ledger against itself, its checkpoints, and the files outside the database. Writes nothing.
 
-    Receipts and the data folder are read before the database's snapshot, so they cannot be newer.
+    Receipts and the data folder are read before the database's snapshot, so they cannot be newer than the snapshot.
 
     Args:
         full: read all entries and journals. Otherwise read only entries after the newest checkpoint, and journals of
@@ -86,7 +86,7 @@ def inspect_ledger(
         forgotten = data_folder.find_unrecorded(session, storage, folder)
         beside = [*read.findings, *forgotten, *rows.find_missing_triggers(session)]
         damage = list(rows.find_damage(session)) if thorough else []
-        trusted = signing.trusted_keys(settings.ledger_key_path)  # again: a first key is created before it signs
+        trusted = signing.trusted_keys(settings.ledger_key_path)  # read again, because a first key may be new
         try:
             report = verify(session, trusted=trusted, known=read.witnesses, kept=read.kept, full=full)
         except DBAPIError:
@@ -100,7 +100,7 @@ def inspect_ledger(
 
 
 def find_changed_artifacts(factory: SessionFactory, storage: Storage) -> Iterator[Finding | None]:
-    """Yield a finding about the folder, or None, for each release (I7)."""
+    """Yield, for each release, a finding if its files were changed, otherwise None (I7)."""
     card = cast(Release.card, Text).label("card")
     columns = (Release.id, Release.account_id, Release.artifact_sha256, Release.artifact_dir, card)
     with transaction(factory, read_only=True) as session:
@@ -124,7 +124,9 @@ def find_changed_artifacts(factory: SessionFactory, storage: Storage) -> Iterato
             message = f"The files of release {row.id} are not those that its capture paid for."
             yield Finding(FindingCode.ARTIFACT_MISMATCH, message, row.account_id)
         elif not shows_its_card:
-            message = f"The privacy card that is shown for release {row.id} is not the one in its files."
+            message = (
+                f"The privacy card that the service shows for release {row.id} differs from the card in its files."
+            )
             yield Finding(FindingCode.CARD_MISMATCH, message, row.account_id)
         else:
             yield None
@@ -144,7 +146,7 @@ def inspect_at_start(settings: Settings, factory: SessionFactory, *, now: dateti
     """Verify at the start of a process, in bounded time, and stop arming for accounts with findings.
 
     Returns:
-        If there is a finding or a stop, a sentence for the operator with fault and remedy, which is also logged.
+        A message for the operator with the fault and the remedy, which is also logged; None without finding or stop.
     """
     try:
         with transaction(factory, read_only=True) as session:
@@ -166,12 +168,14 @@ def inspect_at_start(settings: Settings, factory: SessionFactory, *, now: dateti
     elif ledger.stops.LOCKING.intersection(found):
         sentence = (
             f"The installation is locked, because its database is older than its storage ({', '.join(found)}): run "
-            "`obscura ledger verify`, which lists what is missing, and `obscura ledger accept ACCOUNT` for each."
+            "`obscura ledger verify`, which lists what is missing, and then `obscura ledger accept ACCOUNT` for each "
+            "account that it names."
         )
     elif found:
         sentence = (
-            f"The check of the ledger has found {', '.join(found)}: nothing is removed, and no private data is opened "
-            "for the accounts concerned, until `obscura ledger verify --clear` finds nothing more. It lists the faults."
+            f"The check of the ledger has found {', '.join(found)}. Run `obscura ledger verify`, correct the faults "
+            "that it lists, and run `obscura ledger verify --clear`. Until then, nothing is removed, and no private "
+            "data is opened for the accounts concerned."
         )
     else:
         return None
@@ -216,7 +220,9 @@ def watch_over(settings: Settings, factory: SessionFactory, *, now: datetime) ->
             return
         due = proofs.checkpoint_due(session, now=now)
         times = [row.verified_at for row in verifications(session) if row.kind is VerificationKind.FULL]
-        recent = any(timedelta(0) <= now - time < FULL_AGAIN for time in times)  # a later time: the clock was ahead
+        recent = any(
+            timedelta(0) <= now - time < FULL_AGAIN for time in times
+        )  # a later time is from a clock that was ahead
         full = not recent and count_entries(session) <= ENTRIES_UNASKED_MAX
     if not due and not full:
         return
@@ -229,7 +235,7 @@ def watch_over(settings: Settings, factory: SessionFactory, *, now: datetime) ->
 
 
 def sign_heads(settings: Settings, factory: SessionFactory, report: Report, *, now: datetime) -> int | None:
-    """Write a checkpoint of just verified heads, and store it beside the database.
+    """Write a checkpoint of the heads in a fresh report, and store it beside the database.
 
     Return its sequence number; None if another process wrote one at the same time.
     """
@@ -248,7 +254,7 @@ def follow_up(factory: SessionFactory, report: Report, *, now: datetime) -> None
     log = get_logger(__name__)
     for finding in report.findings:
         log.error("ledger_finding", **vars(finding))
-    for _ in range(2):  # two processes can write the same rows at once: a second try finds the other's rows
+    for _ in range(2):  # if two processes insert the same rows at once, one fails; its second try finds the rows
         try:
             with transaction(factory) as session:
                 stop_arming(session, report.findings, now=now)
@@ -259,7 +265,7 @@ def follow_up(factory: SessionFactory, report: Report, *, now: datetime) -> None
 
 
 def _keep(settings: Settings, factory: SessionFactory) -> None:
-    """Update the files outside the database that a crash after a commit left behind."""
+    """Update the files outside the database that a crash after a commit may have left outdated."""
     storage = storage_of(settings)
     with transaction(factory, read_only=True) as session:
         proofs.keep_newest(session, storage)

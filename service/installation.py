@@ -1,4 +1,4 @@
-"""The random id that pairs a data folder (a file) with a database (a row).
+"""The random id that pairs a data folder with a database: a file in the folder, and a row of the database.
 
 The database decides which files are removed, overwritten or used. So a wrong or new database would remove paid results.
 The first start writes the id to both. While the ids differ, the service does not remove, run or open anything.
@@ -35,7 +35,7 @@ _ID_CHARACTERS_MAX = 64
 
 
 def pair(settings: Settings, factory: SessionFactory, *, now: datetime) -> bool:
-    """Pair a database and a data folder that have no ids; return whether they are paired. Call it at the start.
+    """Pair a database and a data folder that have no ids yet; return whether they are now paired. Call it at start-up.
 
     The database must know everything of value in the folder. Idempotent, including concurrent and interrupted calls.
     """
@@ -59,10 +59,10 @@ def pair(settings: Settings, factory: SessionFactory, *, now: datetime) -> bool:
 
 
 def accept_clock(session: Session, *, now: datetime) -> datetime | None:
-    """Record that the clock is right now, but was ahead when the ledger's newest entries were written.
+    """Record that the clock was ahead when the ledger's newest entries were written, and has been corrected.
 
-    Those entries keep their times, and later entries never have earlier times. The clock is now compared with `now`.
-    Ends leases and confirmations that were dated by the wrong clock.
+    Those entries keep their times, and later entries never have earlier times. From then on, the clock is compared with
+    `now` instead of those times. Ends leases and confirmations that were dated by the wrong clock.
 
     Returns:
         The time of the newest entry; None, without a change, if the clock is not behind that time.
@@ -101,7 +101,7 @@ def recorded(session: Session) -> str | None:
 
 def mark_of(storage: Storage, own_id: str | None = None) -> str | None:
     """Return the id of the data folder, including `own_id` if its file is about to be renamed."""
-    pending = _read(storage, _PENDING)  # before the other file, because it is renamed to that
+    pending = _read(storage, _PENDING)  # before FILE, because it may be renamed to FILE meanwhile
     kept = _read(storage, FILE)
     return own_id if kept is None and pending == own_id else kept
 
@@ -121,14 +121,14 @@ def find_mismatch(session: Session, settings: Settings, folder: DataFolder, kept
             return
         message = (
             f"The data folder holds {contents} that the database does not know: start the service with the "
-            "OBSCURA_DATABASE_URL of the database that does"
+            "OBSCURA_DATABASE_URL of the database that knows them"
         )
     else:
         database, data_folder = ("none" if each is None else f"installation {each}" for each in (own_id, kept))
         message = (
             f"The database belongs to {database}, and the data folder to {data_folder} (a new database belongs to "
-            "none, and so does an empty or unmounted folder): start the service with the OBSCURA_DATABASE_URL and the "
-            "OBSCURA_DATA_DIR of the same one"
+            "none, and so does an empty or unmounted folder). Start the service with the OBSCURA_DATABASE_URL and the "
+            "OBSCURA_DATA_DIR of the same installation"
         )
     message += "; until then nothing is removed, and no private data is opened."
     yield Finding(FindingCode.INSTALLATION_MISMATCH, message)

@@ -1,7 +1,7 @@
 """Logging: structlog, one JSON object per line on stderr, with a redaction rule for every event.
 
-Never logged: fields whose name marks them as private or secret, tensors, arrays and bytes. Of an error, only its type
-and location are logged, because its message may quote a value: a database's error names the rejected row.
+Never logged: fields whose name marks them as private or secret, tensors, arrays and bytes. Only the type and location
+of an error are logged, because its message may quote a value: a database's error contains the rejected row.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def configure_logging(level: str = "INFO", stream: TextIO | None = None, *, for_
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
-    # Otherwise a failed write would be reported on stderr, with the values of the current exception.
+    # Otherwise `logging` would report a failed write on stderr, with the message of the current exception.
     logging.raiseExceptions = False
     handler = logging.StreamHandler(target)
     handler.setFormatter(

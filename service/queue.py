@@ -23,7 +23,7 @@ from service.logs import get_logger
 TASK_RUN_JOB = "obscura.run_job"
 DELIVERY_BATCH = 100
 
-# Send one task by name; raise if the broker cannot be reached. For Celery: `app.send_task(name, args=args)`.
+# Sends one task by name; raises if the broker cannot be reached. For Celery: `app.send_task(name, args=args)`.
 Send = Callable[[str, Sequence[Any]], object]
 
 

@@ -57,15 +57,16 @@ def require_jobs(session: Session, project_id: str) -> None:
     project = session.scalars(limited.with_for_update().execution_options(populate_existing=True)).one()
     if project.jobs_max is not None and unfinished_jobs(session, [project_id])[project_id] > project.jobs_max:
         raise QuotaExceeded(
-            f"Project *{project.name}* may have {project.jobs_max} jobs waiting or running at a time, and this would "
-            "exceed that. Wait until one has ended, cancel one, or ask an admin of the installation for more.",
+            f"Project *{project.name}* may have {project.jobs_max} jobs waiting or running at a time, and this request "
+            "would exceed that quota. Wait until a job ends, cancel a job, or ask an admin of the installation for a "
+            "higher quota.",
             quota="jobs",
             quota_jobs=project.jobs_max,
         )
 
 
 def in_turn(query: Jobs, now: datetime) -> Jobs:
-    """Order jobs for workers, fair among projects with any queue lengths.
+    """Order jobs for workers so that projects get fair turns, whatever the lengths of their queues.
 
     The project with the fewest running jobs comes first, then the project with the least recent turn, then the oldest
     job.
@@ -89,7 +90,7 @@ def take_turn(session: Session, project_id: str, *, now: datetime) -> None:
 
 
 def require_known_uploads(session: Session, project_id: str, key_id: str, most: int, *, now: datetime) -> None:
-    """Raise QuotaExceeded if a key or its project got too many answers today that reveal known images.
+    """Raise QuotaExceeded if too many answers of today revealed known images to a key or to its project.
 
     The answer to an upload can reveal that images are in another account. Call this before any lookup, so that the
     error depends only on earlier answers. `most` is the limit per key and day. Projects have a limit too.

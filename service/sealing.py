@@ -34,7 +34,7 @@ class SealBroken(NotFound):
     """A sealed file was changed, or was sealed with another key."""
 
     def __init__(self) -> None:
-        super().__init__("A stored file is damaged, or its key is another one.")
+        super().__init__("A stored file is damaged, or was sealed with another key.")
 
 
 def new_key() -> bytes:
@@ -129,7 +129,7 @@ class SealedReader(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size}[whence]
         if start + offset < 0:
-            raise ValueError("a position before the beginning of a file")
+            raise ValueError("cannot seek to a position before the beginning of the file")
         self._at = start + offset
         return self._at
 

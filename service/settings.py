@@ -34,13 +34,15 @@ class Settings(BaseSettings):
         description="where files that outlive processes are kept: folder (the data folder), or s3://bucket/prefix",
     )
     database_url: str = Field(default="", description="SQLAlchemy URL; empty: SQLite in data_dir")
-    mode: Literal["embedded", "celery"] = Field(default="embedded", description="this process or workers run jobs")
+    mode: Literal["embedded", "celery"] = Field(
+        default="embedded", description="embedded: the server runs jobs; celery: workers run them"
+    )
     redis_url: str = Field(default="redis://127.0.0.1:6379/0", description="broker of the mode celery")
-    ledger_key_file: Path | None = Field(default=None, description="signing key; default: in keys_dir")
-    keys_dir: ResolvedPath | None = Field(default=None, description="encryption keys; default: in data_dir")
+    ledger_key_file: Path | None = Field(default=None, description="file of the signing key; default: in keys_dir")
+    keys_dir: ResolvedPath | None = Field(default=None, description="folder of encryption keys; default: in data_dir")
     host: str = Field(default="127.0.0.1", description="address to listen on")
-    port: int = Field(default=8420, ge=0, le=65535, description="port to listen on; 0: any free one")
-    public_url: str = Field(default="", description="address at which browsers reach the service, if it differs")
+    port: int = Field(default=8420, ge=0, le=65535, description="port to listen on; 0: any free port")
+    public_url: str = Field(default="", description="address at which browsers reach the service; empty: host and port")
     trusted_proxies: str = Field(
         default="127.0.0.1, ::1", description="addresses and networks whose X-Forwarded-For and -Proto are trusted"
     )
@@ -52,24 +54,26 @@ class Settings(BaseSettings):
         default=0, ge=0, le=36_500, description="days before a sample's files are removed; 0: never"
     )
     logs_days: int = Field(default=0, ge=0, le=36_500, description="days before logs of attempts are removed; 0: never")
-    access_log: bool = Field(default=False, description="log each answer")
+    access_log: bool = Field(default=False, description="log each response")
     audit_log: Literal["off", "on", "required"] = Field(
         default="off",
         description="record each request in the audit log; required: refuse requests that cannot be recorded",
     )
-    audit_log_days: int = Field(default=365, ge=1, le=36_500, description="days before an event is removed")
+    audit_log_days: int = Field(
+        default=365, ge=1, le=36_500, description="days before events of the audit log are removed"
+    )
     webhooks_private: bool = Field(
         default=False, description="allow webhooks to addresses that are not public, and without TLS"
     )
 
     # Sign-in with an OpenID Connect provider; without an issuer, only keys work
     oidc_issuer: str = Field(default="", description="the provider's issuer URL")
-    oidc_client_id: str = Field(default="", description="of this service at the provider")
-    oidc_client_secret: SecretStr = Field(default=SecretStr(""), description="of this service at the provider")
+    oidc_client_id: str = Field(default="", description="this service's client id at the provider")
+    oidc_client_secret: SecretStr = Field(default=SecretStr(""), description="this service's secret at the provider")
     oidc_scope: str = Field(default="openid profile email offline_access", description="scopes to request")
     oidc_groups_claim: str = Field(default="groups", description="the claim that lists a person's groups")
     oidc_groups: dict[str, dict[str, Role]] = Field(
-        default={}, description="JSON: by group name, then by project id, the role of the group's members"
+        default={}, description='roles of the members of groups, as JSON: {"GROUP": {"PROJECT_ID": "ROLE"}}'
     )
     oidc_admin_group: str = Field(default="", description="the group whose members are admins of the installation")
     oidc_confirm_seconds: int = Field(
@@ -85,25 +89,27 @@ class Settings(BaseSettings):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="lowest level to log")
 
     # Jobs
-    lease_seconds: int = Field(default=60, ge=1, le=3600, description="until a silent worker's job is taken over")
-    heartbeat_seconds: float = Field(default=15, gt=0, le=1200, description="between renewals of a lease")
-    job_seconds_max: int = Field(default=24 * 3600, ge=1, description="until a job must end")
+    lease_seconds: int = Field(
+        default=60, ge=1, le=3600, description="seconds until a silent worker's job is taken over"
+    )
+    heartbeat_seconds: float = Field(default=15, gt=0, le=1200, description="seconds between renewals of a lease")
+    job_seconds_max: int = Field(default=24 * 3600, ge=1, description="seconds after which a job is ended")
     silent_seconds_max: int = Field(
         default=600, ge=1, description="seconds without a sign of life after which a job's runner is ended and resumed"
     )
-    attempts_max: int = Field(default=3, ge=1, le=10, description="attempts that may lose their worker")
+    attempts_max: int = Field(default=3, ge=1, le=10, description="attempts of a job that may lose their worker")
     processes: int = Field(
         default=0, ge=0, le=64, description="processes that train one job together; 0: one for each GPU"
     )
 
     # Limits on requests of a caller
     requests_per_minute: int = Field(
-        default=6000, ge=0, description="for each key, or address without one, on other machines; 0: no limit"
+        default=6000, ge=0, description="limit per key (without a key: per address) of other machines; 0: no limit"
     )
     known_uploads_per_day: int = Field(
         default=20,
         ge=1,
-        description="uploads of a key that may reveal known images or subjects; 5 times as many of a project",
+        description="uploads of one key that may reveal known images or subjects; a project may have 5 times as many",
     )
     upload_bytes_max: int = Field(default=2 * 1024**3, ge=1, description="bytes of one upload")
     decoded_bytes_max: int = Field(default=8 * 1024**3, ge=1, description="bytes of decoded images")
@@ -113,10 +119,12 @@ class Settings(BaseSettings):
     samples_max: int = Field(default=200_000, ge=1, description="images of one sample")
     body_bytes_max: int = Field(default=1024**2, ge=1, description="bytes of one JSON request body")
     page_size_max: int = Field(default=100, ge=1, description="objects in one page of a list")
-    ingest_seconds_max: int = Field(default=1800, ge=1, description="time limit of an upload's reader")
-    ingest_memory_bytes_max: int = Field(default=6 * 1024**3, ge=1, description="memory of an upload's reader")
+    ingest_seconds_max: int = Field(default=1800, ge=1, description="seconds for reading one upload")
+    ingest_memory_bytes_max: int = Field(
+        default=6 * 1024**3, ge=1, description="bytes of memory for reading one upload"
+    )
     disk_free_bytes_min: int = Field(
-        default=256 * 1024**2, ge=0, description="free space required on every disk; with less, nothing new begins"
+        default=256 * 1024**2, ge=0, description="free bytes required on every disk to begin an upload or a job"
     )
 
     @classmethod
@@ -144,7 +152,7 @@ class Settings(BaseSettings):
                 raise ValueError(f"with OBSCURA_OIDC_ISSUER, {' and '.join(missing)} must be set")
             if not self.oidc_groups and not self.oidc_admin_group:
                 raise ValueError(
-                    "set OBSCURA_OIDC_GROUPS or OBSCURA_OIDC_ADMIN_GROUP: without them signing in gives no role"
+                    "set OBSCURA_OIDC_GROUPS or OBSCURA_OIDC_ADMIN_GROUP: without them, signing in gives no role"
                 )
             if _SAFE_ISSUER.match(self.oidc_issuer) is None:
                 raise ValueError("oidc_issuer must be an https address; http is only for a provider on this machine")
@@ -161,7 +169,7 @@ class Settings(BaseSettings):
 
     @property
     def keys_path(self) -> Path:
-        """The folder of the keys of datasets and fingerprints. On another disk, backups of the data exclude it."""
+        """The folder of the keys of datasets and fingerprints. Outside data_dir, backups of data_dir exclude it."""
         return self.keys_dir or self.data_dir / "keys"
 
     @property
@@ -198,7 +206,7 @@ class Settings(BaseSettings):
 
 
 def _networks(listed: str) -> list[IPv4Network | IPv6Network]:
-    # Reject a star, because every client could claim another address.
+    # Reject `*`: if every address were a trusted proxy, any client could claim any address.
     try:
         return [ip_network(each.strip()) for each in listed.split(",") if each.strip()]
     except ValueError as error:

@@ -1,7 +1,7 @@
 """Rounding of published times, and checks of this machine's clock.
 
-The duration of a training or an upload depends on the number of records, and programs react when one ends. So all shown
-or stored times are rounded, even times of people's actions:
+The duration of a training or an upload depends on the number of records, and clients act as soon as it ends. So all
+shown or stored times are rounded, even the times of clients' requests:
 
 * ledger entries, receipts, checkpoints, and files of a release or a sample are rounded to the hour, but are not before
   the newest entry; entries that a running training writes have the newest entry's time;
@@ -52,18 +52,18 @@ def wrong_clock(now: datetime, newest: datetime | None) -> str | None:
     moved = timedelta(seconds=(time.time() - _STARTED[0]) - (_uptime_seconds() - _STARTED[1]))  # since the start
     if abs(moved) > CLOCK_BEHIND_MAX:
         days, way = abs(moved) / timedelta(days=1), "ahead" if moved > timedelta(0) else "back"
-        return f"it was set {days:.1f} days {way} while this process ran; if that is right, restart the process"
+        return f"it was set {days:.1f} days {way} while this process ran; if it is right now, restart the process"
     if newest is not None and now < newest - CLOCK_BEHIND_MAX:
         return (
             f"it shows {now:%Y-%m-%d %H:%M} UTC, and is more than a day behind the newest entry of the ledger, of "
-            f"{newest:%Y-%m-%d %H:%M}. If it is right, and was ahead when that entry was written, run "
+            f"{newest:%Y-%m-%d %H:%M}. If the clock is right now, and was ahead when that entry was written, run "
             f"`{ACCEPT_CLOCK}`"
         )
     return None
 
 
 class WatchedClock:
-    """Checks that a clock has run steadily for a day. After a jump ahead, everything would look old and be removed."""
+    """Checks that a clock has run steadily for a day. After a jump ahead, every file would look old and be removed."""
 
     def __init__(self, now: datetime, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic, self._since = monotonic, (monotonic(), now)

@@ -36,7 +36,7 @@ OLD_EVENT = {
     "sqlite": "OLD.at < strftime('%Y-%m-%d %H:%M:%f', 'now', '-12 hours')",
     "postgresql": "OLD.at < now() - interval '12 hours'",
 }
-# Append-only tables: the condition for a row with the same key, and the condition for rows that may be deleted.
+# By append-only table: the SQL condition for a row with the same key, and conditions for rows that may be deleted.
 APPEND_ONLY: dict[str, tuple[str, dict[str, str]]] = {
     "entries": ("account_id = NEW.account_id AND sequence = NEW.sequence", {}),
     "checkpoints": ("sequence = NEW.sequence", {}),

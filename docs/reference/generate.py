@@ -34,7 +34,7 @@ CAUSES = {
     "the database cannot read an account's log beyond the named entry: a disk or an index is failing": (
         "log_unreadable",
     ),
-    "entries were edited and their hashes recomputed; after an upgrade, a fault in the software": (
+    "entries were edited and their hashes recomputed; or, after an upgrade, the software has a fault": (
         *("transition_refused", "amount_mismatch", "balance_mismatch", "overspent", "price_mismatch"),
         *("price_unknown", "capacity_mismatch", "raise_unapproved"),
     ),
@@ -62,8 +62,8 @@ CAUSES = {
 }
 # What a caller should do about an error, by code.
 REMEDIES = {
-    "account_closed": "Open an account for the new people, or ask its owner to open this one to new data.",
-    "account_frozen": "Ask an admin why, and to unfreeze it.",
+    "account_closed": "Open another account for the new people, or ask this account's owner to open it to new data.",
+    "account_frozen": "Ask an admin for the reason, and to unfreeze the account.",
     "address_refused": "Use an https address with a public host.",
     "arming_stopped": "Ask the operator to run `obscura ledger verify`. Jobs wait and lose nothing.",
     "audit_log_unavailable": "Nothing was done. Retry once the operator has corrected the audit log.",
@@ -72,9 +72,9 @@ REMEDIES = {
     "conflict": "Read the message and the object's state, then retry or change the request.",
     "database_unsuitable": "Ask the operator to correct the setting that the message names.",
     "forbidden": "Use a key with the scope that the message names, or ask an admin for one.",
-    "hold_exhausted": "None: this is a worker's error. The training ends with the work paid for so far.",
+    "hold_exhausted": "None, because only workers get this error. The training ends with the results paid for so far.",
     "idempotency_mismatch": "Use a new key for a new request.",
-    "installation_locked": "Ask the operator to accept the losses (`obscura ledger accept ACCOUNT`).",
+    "installation_locked": "Ask the operator to record the missing spending (`obscura ledger accept ACCOUNT`).",
     "insufficient_budget": "Lower epsilon, reuse a release (free), or request a higher limit.",
     "internal": "Send the operator the `X-Request-Id` of the response.",
     "invalid_input": "Correct the value that the message names.",
@@ -86,13 +86,13 @@ REMEDIES = {
     "not_found": "Check the id, and that the key belongs to the object's project.",
     "pending": "Wait for the job to end.",
     "provider_unavailable": "Retry later. Keys of the installation's admins still work.",
-    "quota_exceeded": "Wait for running jobs to end (or for midnight UTC, for known uploads), or ask an admin.",
-    "range_not_satisfiable": "Start again from the beginning.",
+    "quota_exceeded": "For jobs, wait until one ends; for known uploads, until midnight UTC. Or ask an admin for more.",
+    "range_not_satisfiable": "Request the file again from its beginning.",
     "sample_removed": "Request the same sample again: it costs nothing and has the same bytes.",
-    "stale_attempt": "None: this is a worker's error. Another attempt has taken over.",
+    "stale_attempt": "None, because only workers get this error. Another attempt of the job has taken over.",
     "storage_unavailable": "Wait for `Retry-After`, then retry.",
     "too_large": "Send less, or ask the operator to raise the limit.",
-    "too_many_requests": "Wait for `Retry-After`. Follow jobs by their events.",
+    "too_many_requests": "Wait for `Retry-After`. Follow jobs by their events instead of polling them.",
     "too_many_streams": "Wait for `Retry-After`.",
     "too_many_streams_for_key": "Close an event stream of this key.",
     "too_many_streams_for_project": "Close an event stream of this project.",
@@ -104,7 +104,7 @@ REMEDIES = {
     "upload_failed": "Upload again. The dataset is still declared.",
     "upload_refused": "Correct the content: `fault` names the broken rule.",
     "upload_stalled": "Upload again at 8 KiB a second or more.",
-    "uploads_stopped": "Ask the operator to free disk space or restore the fingerprint key.",
+    "uploads_stopped": "Ask the operator to free disk space, or to restore the fingerprint key if it is missing.",
 }
 PYTHON = """# Python reference
 
@@ -142,7 +142,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Keep the notebook out of the search; list the arrows of diagrams, whose script would come from elsewhere."""
+    """Keep notebooks out of the search; replace diagrams by tables, because a script from another host draws them."""
     if page.file.src_uri.startswith("research/"):
         page.meta.setdefault("search", {"exclude": True})
     return re.sub(r"```mermaid\n(.*?)```", lambda found: _imports(found[1]), markdown, flags=re.DOTALL)
@@ -212,7 +212,7 @@ def http() -> str:
 
 
 def recipes() -> str:
-    """Return every recipe with its options; those of private steps once."""
+    """Return every recipe with its options. The shared options of private steps are listed once."""
     stepping = [each for each in RECIPES.values() if issubclass(each.config, StepsConfig)]
     rows = [
         [

@@ -65,7 +65,7 @@ def begin(session: Session, dataset_id: str, *, cancel_jobs: bool, now: datetime
         if dataset.state in GONE:
             return dataset
         raise Conflict(
-            f"Dataset {dataset_id} is {dataset.state.value}. Delete it when its upload has ended.",
+            f"Dataset {dataset_id} is {dataset.state.value}, so it cannot be deleted now. Wait until its upload ends.",
             state=dataset.state.value,
         )
     whose = f"Dataset {dataset_id}"
@@ -79,8 +79,9 @@ def cancel_readers(
 ) -> None:
     """Cancel the unfinished jobs that read one of these datasets, and discard their results.
 
-    Call it after writing the datasets' new state, because a submission locks their rows. Call it before locking any
-    account, because workers lock jobs before accounts. This function locks accounts in the order of their ids.
+    Call it after writing the datasets' new state: this locks their rows, as submissions do, so no new job is missed.
+    Call it before locking any account, because workers lock jobs before accounts. This function locks accounts in the
+    order of their ids.
 
     Args:
         may_cancel: if false, raise Conflict for any such job.
@@ -91,8 +92,8 @@ def cancel_readers(
     waiting = session.scalars(select(Job.id).where(needing).order_by(Job.id).with_for_update()).all()
     if waiting and not may_cancel:
         raise Conflict(
-            f"{whose} is needed by jobs that are queued or running, such as {waiting[0]}. Wait for them to end, or "
-            f"cancel them with the {act}: charges of trainings stay spent, and they publish nothing.",
+            f"{whose} is needed by jobs that are queued or running, such as {waiting[0]}. Wait until they end, or "
+            f"cancel them with the {act}: then they publish nothing, but what they were charged stays spent.",
             jobs=list(waiting[:_JOBS_NAMED_MAX]),
         )
     paying = select(Job.account_id).where(Job.id.in_(waiting), Job.hold_id.is_not(None))
@@ -111,7 +112,7 @@ def jobs_needing(session: Session, dataset_id: str) -> Sequence[str]:
 def complete(settings: Settings, factory: SessionFactory, dataset_id: str) -> Dataset:
     """Destroy the key and files of a dataset in deletion. Once no job needs it, record the deletion. Idempotent.
 
-    Removes the fingerprints of a public dataset: its images may be private from then on.
+    Removes the fingerprints of a public dataset, so that its images can be uploaded as private from then on.
     """
     Vault.of(settings).shred_all(dataset_id)
     with transaction(factory) as session:
@@ -157,7 +158,7 @@ def destroy_copies(settings: Settings, factory: SessionFactory) -> None:
 
 
 def is_outdated(name: str, newest: Mapping[str, str | None]) -> bool:
-    """Return whether newer content in `newest` replaces this one. Even newer content is from a lost database."""
+    """Return whether a dataset's current content, in `newest`, is newer than the content with this name."""
     present = newest.get(dataset_of(name) or "")
     return present is not None and version_of(name) < version_of(present)
 
@@ -165,9 +166,8 @@ def is_outdated(name: str, newest: Mapping[str, str | None]) -> bool:
 def erase(factory: SessionFactory, dataset_id: str, *, now: datetime) -> Dataset:
     """Erase the declaration of a deleted dataset, if no job or sweep has ever used it. Idempotent.
 
-    Also removes the fingerprints of its images if no job has ever read the account and all its datasets are erased.
-    Then nothing published depends on the images, so another account may accept them. Any training requested in the
-    account counts as reading.
+    Also removes the fingerprints of its images if all datasets of the account are erased and no training has ever been
+    requested in the account. Then nothing published depends on the images, so another account may accept them.
     """
     held: list[tuple[str, int]] = []
     with transaction(factory) as session:

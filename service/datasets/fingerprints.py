@@ -1,18 +1,18 @@
-"""Fingerprints of images and subjects, so that no image or subject gets a second budget or is uploaded as public.
+"""Fingerprints of images and subjects, so that none gets a second budget, and no private image is uploaded as public.
 
 A fingerprint is the first 16 bytes of the HMAC-SHA256 of an image's shape and decoded pixels, under a secret of this
 installation. It finds equal decoded pixels in any file format, and with any label or order. An image that differs in
 one pixel has another fingerprint.
 
 Recognised subjects have permanent numbers instead of ids. The confined process returns a hash of each id, which anyone
-who knows the id could compute. Each hash is replaced by half of its HMAC under the same secret, which is not available
-to the confined process. The subject's fingerprint is an HMAC of that number. A number depends only on its own id, so
+who knows the id could compute. Each hash is replaced by a number: 63 bits of its HMAC under the same secret, which the
+confined process does not have. The subject's fingerprint is an HMAC of that number. A number depends only on its id, so
 one more subject changes no other number. Without the secret, the numbers are indistinguishable from random numbers
 (`privacy.mechanisms.partition`). Ids are scoped to a project: in another project, the same id is another subject.
 
-The fingerprints of an upload are inserted in many short transactions before the upload is accepted. They count after
-its acceptance, which the dataset's row records. Uploads are accepted one at a time, each after a new look-up. So if two
-uploads share an image, the later one finds it.
+The fingerprints of an upload are inserted in many short transactions before the upload is accepted. Look-ups ignore
+them until its acceptance, which the dataset's row records. Uploads are accepted one at a time, each after a new
+look-up. So if two uploads share an image, the later upload finds it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SUBJECT_LABEL = b"obscura recognised subject 1\0"
 _SUBJECT_FINGERPRINT_LABEL = b"obscura fingerprint of a subject 1\0"
 _ACCEPTANCE_LOCK = 0x0B5C0F  # an arbitrary constant, unique to this lock
 
-# Digests are one parameter, split in the database: a parameter for each would take a minute per million.
+# All digests are one parameter, which the database splits. One parameter per digest would take a minute per million.
 _CUT = f"""WITH RECURSIVE positions(at) AS (
     SELECT 1 UNION ALL SELECT at + {DIGEST_BYTES} FROM positions WHERE at + {DIGEST_BYTES} <= :bytes
 )"""
@@ -57,7 +57,7 @@ _COUNTS = """datasets.id = fingerprints.dataset_id AND datasets.upload_attempt =
     AND datasets.ready_at IS NOT NULL
     AND (datasets.account_id IS NOT NULL OR datasets.state IN ('ready', 'deleting'))"""
 _IS_DIGEST = f"digest = substr(:digests, at, {DIGEST_BYTES})"
-# Otherwise PostgreSQL, without statistics, would read the whole table.
+# Without the lateral join, PostgreSQL would read the whole table while it has no statistics.
 _MATCHED = {
     "sqlite": f"JOIN fingerprints ON {_IS_DIGEST}",
     "postgresql": f"""CROSS JOIN LATERAL (
@@ -87,8 +87,8 @@ _REFUSALS = {
     # No single account may pay for them. The message is the same for all reasons.
     "overlap": "Images of this upload are in other datasets already, and no single account can pay for all of them. "
     "Such an account must be yours, accept new data and have the same unit. Its epsilon and delta must not exceed "
-    "those of the account you chose. Upload the known images separately, or into their first account; otherwise "
-    "ask the operator. Nothing was stored.",
+    "those of the account you chose. Upload the known images separately, or into the account that has them; "
+    "otherwise ask the operator. Nothing was stored.",
     "known_as_private": "Images of this upload are protected by an account here, so they cannot be public: an accuracy "
     "measured on them, or a basis computed from them, would be published without noise. Leave out all images that "
     "were ever uploaded as private. Nothing was stored.",
@@ -101,7 +101,7 @@ _REFUSALS = {
 
 
 class KnownRefused(InvalidInput):
-    """Images or subjects of an upload are known. The answer reveals that, so its number is limited (`quotas`)."""
+    """Images or subjects of an upload are already known. The error reveals this, so `quotas` limits such errors."""
 
     code: ClassVar[str] = "upload_refused"
 
@@ -111,12 +111,12 @@ class KnownRefused(InvalidInput):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The accounts that know the images and subjects of an upload, after `accepted` acceptances. PRIVATE."""
+    """The accounts and public datasets in which images or subjects of an upload are known. PRIVATE."""
 
-    accounts: frozenset[str]
-    public: bool
-    accepted: int
-    of_subjects: frozenset[str] = frozenset()  # accounts
+    accounts: frozenset[str]  # with one of the images
+    public: bool  # True if a public dataset has one of the images
+    accepted: int  # `_accepted` before the look-up
+    of_subjects: frozenset[str] = frozenset()  # accounts with one of the subjects
 
 
 def at_least_as_strict(payer: Account, other: Account) -> bool:
@@ -246,18 +246,20 @@ def settle(
 ) -> str | None:
     """Return the id of the account that pays for an upload being accepted; None if the dataset is public.
 
-    If one image is known in another account, the dataset joins that account. The dataset's own account also counts if
-    it has one of the images. If its unit is a subject, it counts if it has ever had content: its other records may be
-    of the same people. The other account must be in the same project and at least as strict. Otherwise the uploader
-    could move a dataset to a laxer account by including one image. The error is the same for all reasons.
+    Every account with one of the images is concerned. The dataset's own account is also concerned if its unit is the
+    subject and it has had content, which may be of the same people. If exactly one account is concerned, the
+    dataset joins it. That account must be in the same project and at least as strict.
+    Otherwise the uploader could move a dataset to a laxer account by including one image. The error is the same for all
+    reasons.
 
     Args:
         session: in the transaction that makes the dataset ready. Other acceptances wait until it ends.
         known: result of `look_up`, which is repeated under the lock if another upload was accepted since.
-        subjects: fingerprints of recognised subjects. A known subject never joins accounts: all others would move too.
+        subjects: fingerprints of recognised subjects. A known subject never makes the dataset join an account, because
+            all other subjects would move too.
 
     Raises:
-        KnownRefused: with one of four codes. overlap: more than one account counts, or the other account is in another
+        KnownRefused: with one of four codes. overlap: several accounts are concerned, or the one to join is in another
             project, less strict, or protects another unit. known_as_private: the dataset is public, and an account
             protects one of its images. known_as_public: the dataset is private, and one of its images is public.
             known_subjects: one of its subjects is in another account.

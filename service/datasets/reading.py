@@ -61,7 +61,7 @@ class UploadFailed(ObscuraError):
 
 
 class UploadsStopped(ObscuraError):
-    """The service has no fingerprint key, because a start with findings does not create one."""
+    """The service has no fingerprint key. It creates the key only if the checks at its start find nothing wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,8 @@ class Content:
     """Content that was read, and the facts to record about it, deliberately without the number of records.
 
     Attributes:
-        private_fingerprints: fingerprints of its images. Secret even for public content: they reveal known images.
+        private_fingerprints: fingerprints of its images. Secret even for public content, because look-ups with them
+            reveal known images.
         dataset: the row at the start of the upload; its `upload_attempt` fences the upload.
         publish: publishes the content. Idempotent. Call it in the transaction that records the content.
         private_subjects: fingerprints of its subjects, if recognised.
@@ -241,7 +242,7 @@ def _run_ingest(request: IngestRequest) -> None:
 
 
 def _judge(request: IngestRequest, project_id: str, secret: bytes) -> tuple[Fingerprints, Fingerprints]:
-    """Validate the arrays without trust in the confined process; return fingerprints of images and subjects.
+    """Validate the arrays without trusting the confined process; return fingerprints of images and subjects.
 
     Authenticates every chunk, so accepted content is readable. Recognised subjects are stored under their permanent
     numbers; other subjects have no fingerprints.
@@ -292,10 +293,10 @@ def secret_of_fingerprints(settings: Settings) -> bytes:
     except NotFound:  # with a new secret, known images would appear new
         get_logger(__name__).error("fingerprint_key_missing", path=str(path))
         raise UploadsStopped(
-            "The service takes no uploads: the key by which it recognises images is missing. A start without findings "
-            "creates it. Ask the operator to run `obscura ledger verify`, to fix what it lists, and to restart the "
-            "service. An earlier key can only be restored from a backup. Nothing was changed: the dataset stays "
-            "declared, and the same upload may be sent again."
+            "The service accepts no uploads, because the key by which it recognises images is missing. Ask the "
+            "operator to run `obscura ledger verify`, to correct what it lists, and to restart the service, which then "
+            "creates a key. An earlier key can only be restored from a backup. Nothing was changed: the dataset stays "
+            "declared, and the same upload can be sent again."
         ) from None
 
 

@@ -42,10 +42,10 @@ def receive(
     Args:
         by: id of the uploader's key, which must still be valid after everything was read; None on the service's own
             machine.
-        pause_seconds: pause between retries of the acceptance while the database is down, at most for a lease.
+        pause_seconds: pause between retries of the acceptance while the database is down. Retries end after a lease.
 
     Returns:
-        The ready dataset, perhaps joined to another account.
+        The ready dataset. It may have joined another account.
     """
     settings = context.settings
     require_room(settings)
@@ -112,8 +112,8 @@ def _journal(vault: Vault, dataset: Dataset, check: str | None) -> None:
 def accept(context: DatasetContext, content: reading.Content, *, by: str | None = None) -> Dataset:
     """Record content and its fingerprints, and publish it. Safe to retry after an error.
 
-    If the answer reveals that images or subjects are known, it is counted for the key and its project, and recorded.
-    After too many such answers on one day, the upload is rejected before any look-up.
+    An answer that reveals known images or subjects is counted for the key and its project, and is recorded in the audit
+    log. After too many such answers on one day, the upload is rejected before any look-up.
 
     Args:
         by: id of the uploader's key; None on the service's own machine, which has no limit.

@@ -49,18 +49,21 @@ def declare(session: Session, settings: Settings, request: DatasetRequest, *, no
     if (visibility is Visibility.PRIVATE) != (request.account_id is not None):
         raise InvalidInput("A private dataset needs an account; a public dataset must have none.")
     if len(set(request.classes)) < len(request.classes):  # all in Unicode form C, see `clean_text`
-        raise InvalidInput("The class names must be distinct, however their accents are stored.")
+        raise InvalidInput("Two class names are the same, or differ only in how their accents are stored. Rename one.")
     if len(request.classes) > settings.classes_max:
-        raise InvalidInput(f"At most {settings.classes_max} classes.", classes_max=settings.classes_max)
+        raise InvalidInput(
+            f"A dataset has at most {settings.classes_max} classes; this one has {len(request.classes)}.",
+            classes_max=settings.classes_max,
+        )
     if request.height * request.width > settings.pixels_max:
-        raise InvalidInput(f"At most {settings.pixels_max} pixels an image.", pixels_max=settings.pixels_max)
+        raise InvalidInput(f"An image has at most {settings.pixels_max} pixels.", pixels_max=settings.pixels_max)
     if records > settings.images_max:
-        raise InvalidInput(f"At most {settings.images_max} records.", images_max=settings.images_max)
+        raise InvalidInput(f"A dataset has at most {settings.images_max} records.", images_max=settings.images_max)
     require_project(session)
     if request.account_id is None:
         project_id = projects.choose(session)
         if subjects is not None:
-            raise InvalidInput("A public dataset protects nobody, so it declares no subjects.")
+            raise InvalidInput("A public dataset protects no subjects. Leave out subjects_declared.")
     else:
         account = find(session, Account, request.account_id)
         ledger.require_open(account)
@@ -80,13 +83,13 @@ def declare(session: Session, settings: Settings, request: DatasetRequest, *, no
                 )
             if subjects > records:
                 raise InvalidInput(
-                    f"subjects_declared is between 1 and records_declared ({records}); {subjects} was given.",
+                    f"subjects_declared must be between 1 and records_declared ({records}); {subjects} was given.",
                     subjects_declared=subjects,
                     records_declared=records,
                 )
             require_recognised(session, account.id, recognised=request.subjects_recognised)
     if request.subjects_recognised and subjects is None:
-        raise InvalidInput("Only a dataset that declares subjects can recognise them.")
+        raise InvalidInput("Only a dataset that declares subjects can recognise them. Add subjects_declared.")
     declared = request.model_dump() | {"visibility": visibility, "project_id": project_id}
     dataset = Dataset(id=new_id("ds"), created_at=now, **declared)
     session.add(dataset)
@@ -241,15 +244,15 @@ def require_recognised(session: Session, account_id: str, *, recognised: bool) -
     """Raise InvalidInput if subjects have withdrawn from the account, but the dataset does not recognise subjects."""
     if not recognised and session.scalar(select(exists().where(WithdrawnSubject.account_id == account_id))):
         raise InvalidInput(
-            "Subjects have withdrawn from this account, so its datasets must recognise subjects: otherwise their "
-            "images could come back. Declare subjects_recognised, or push with the same --subjects-key."
+            "Subjects have withdrawn from this account, so its datasets must recognise subjects. Otherwise images of "
+            "those subjects could come back. Declare subjects_recognised, or push with the same --subjects-key."
         )
 
 
 def require_same_key(session: Session, account_id: str, check: str | None) -> None:
     """Store the check value of an account's first upload of recognised subjects, and reject any other later.
 
-    With another key every subject would get another number, so a withdrawal would destroy nothing.
+    Under another key, every subject would have another number, so a withdrawal would find and destroy nothing.
 
     Args:
         check: check value of the client's key; None for plain ids. An account cannot mix both.
@@ -259,13 +262,13 @@ def require_same_key(session: Session, account_id: str, check: str | None) -> No
     if kept == sent:
         return
     if kept == "":
-        wrong = "sends ids as they are, and this request has the check value of a key. Leave --subjects-key out"
+        wrong = "gets plain subject ids, but this request has the check value of a key. Leave out --subjects-key"
     else:
-        other = f"'s is {sent}. Use the same --subjects-key, and --join-subjects if its first upload used that"
+        other = f" has {sent}. Use the same --subjects-key, and --join-subjects if the account's first upload used it"
         if sent == "":
             other = " has none. Key the ids with --subjects-key, or send subjects_key_check if they are keyed already"
-        wrong = f"recognises subjects under a key with the check value {kept}, and this request{other}"
-    raise InvalidInput(f"Account *{name}* {wrong}. No subject would be found, so nothing was changed.")
+        wrong = f"recognises subjects under a key with the check value {kept}, but this request{other}"
+    raise InvalidInput(f"Account *{name}* {wrong}. Otherwise no subject would be found. Nothing was changed.")
 
 
 def receiving(attempt: int | None = None, *, expired_at: datetime | None = None) -> ColumnElement[bool]:

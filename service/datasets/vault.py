@@ -71,7 +71,9 @@ class Vault:
         """Destroy a key, then remove the content. Idempotent. Raise Conflict if the folder of keys is missing."""
         key, path = key_of(name), self.key_path(name)
         if not path.parent.is_dir() and self.storage.holds(key):
-            raise Conflict("The folder of the keys is missing, so nothing was destroyed. Is its disk mounted?")
+            raise Conflict(
+                "The folder of the keys is missing, so nothing was destroyed. Check that its disk is mounted."
+            )
         destroy_file(path)
         failpoint("shred.after")
         self.storage.remove(key)
@@ -105,7 +107,7 @@ class Vault:
         """Publish a dataset's content without some subjects, under a new name and key; return the name and the key.
 
         Args:
-            present: the content to rewrite. If its key is gone, rewrite newer content from a lost database instead.
+            present: the content to rewrite. If its key is missing, newer content that a lost database had is rewritten.
             dataset_id: the content's dataset.
             numbers: stored numbers of the subjects to remove. PRIVATE.
         """

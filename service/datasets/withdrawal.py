@@ -8,7 +8,7 @@ holds, releases, receipts and fingerprints remain, and no budget returns.
 
 All these datasets of the account, and all later uploads, are rewritten even if they do not contain the subjects. So
 observers learn that someone has withdrawn, but not who was in which dataset. Before anything is destroyed, withdrawals
-are also recorded beside the journals, for a database that is restored from an older backup (`recall`).
+are also recorded beside the journals, so that a database restored from an older backup learns of them (`recall`).
 """
 
 from __future__ import annotations
@@ -86,14 +86,16 @@ def withdraw(
             if account.unit is not Unit.SUBJECT:
                 raise InvalidInput(
                     f"Account *{account.name}* protects single records, so the service does not know the subject of an "
-                    "image. Delete its dataset, and push it again without the image. Spent budget stays spent."
+                    "image. Delete the dataset with the image, and push it again without the image. Spent budget stays "
+                    "spent."
                 )
             recognised = visible(session, Dataset, select(Dataset.id)).where(*_of(account), Dataset.subjects_recognised)
             if session.scalar(recognised.limit(1)) is None:
                 raise InvalidInput(
-                    f"No dataset of account *{account.name}* recognises subjects: their ids were not kept. Delete each "
-                    "dataset that contains these people. Push it again without their images, with --subjects-key (API: "
-                    "subjects_recognised), so that later withdrawals can find subjects. Spent budget stays spent."
+                    f"No dataset of account *{account.name}* recognises subjects, because their ids were not kept. "
+                    "Delete each dataset with images of these subjects. Push it again without them and with "
+                    "--subjects-key (API: subjects_recognised), so that later withdrawals can find subjects. Spent "
+                    "budget stays spent."
                 )
             states.require_same_key(session, account_id, subjects_key_check)
             try:
@@ -120,11 +122,11 @@ def _of(account: Account) -> tuple[ColumnElement[bool], ...]:
 def _begin(
     session: Session, account: Account, numbers: Collection[int], *, cancel_jobs: bool, now: datetime
 ) -> Withdrawal:
-    """Record withdrawn subjects. After the commit, no training can read the account's datasets until it is complete.
+    """Record withdrawn subjects. After the commit, no training can read the datasets until the withdrawal is complete.
 
     Lock order: uploads, datasets by id, jobs, accounts by id.
     """
-    fingerprints.wait_for_others(session)  # this sees a concurrent acceptance, or the acceptance sees this withdrawal
+    fingerprints.wait_for_others(session)  # so one of a withdrawal and a concurrent acceptance sees the other
     own = visible(session, Dataset).where(*_of(account)).order_by(Dataset.id).with_for_update()
     rows = session.scalars(own.execution_options(populate_existing=True)).all()
     stored = tuple(row.id for row in rows if row.subjects_recognised and row.state in _STORED)
@@ -179,7 +181,7 @@ def complete(context: vault.DatasetContext, dataset_id: str, *, patient: bool = 
 def left_out(context: vault.DatasetContext, dataset: Dataset) -> Dataset:
     """Remove withdrawn subjects from an upload that was just accepted.
 
-    Silent, because an error would reveal to the uploader that one of these people has withdrawn, and block all others.
+    Silent, because an error would reveal that one of these subjects has withdrawn, and would block all other images.
     """
     if dataset.state is not DatasetState.WITHDRAWING:
         return dataset

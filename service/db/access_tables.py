@@ -30,7 +30,7 @@ DEFAULT_PROJECT = "prj_default"  # the project that every installation has
 
 
 class Project(Entity):
-    """A department. Its accounts, public datasets and keys never move to another project. Projects are never removed.
+    """A project, such as a department. It is never removed, and its accounts, public datasets and keys never move.
 
     `jobs_max` limits its unfinished jobs, if set. `turn_at` is the time when a worker last claimed one of its jobs.
     """
@@ -49,9 +49,10 @@ ONE_PROJECT = not_(exists().where(Project.id != DEFAULT_PROJECT))  # the SQL con
 class Person(Entity):
     """A user of the sign-in provider who has signed in, identified by issuer and subject.
 
-    The provider last confirmed the person and their groups at `confirmed_at`. Without another confirmation, their keys
-    work until `keys_until`. At `lapsed_at` the provider stopped confirming them; signing in clears it. `refresh_token`
-    is sealed (`service.identity.provider`); `asked_until` is the lease of the process that is asking the provider.
+    The provider last confirmed the person and their groups at `confirmed_at`. Without another confirmation, the
+    person's keys work until `keys_until`. At `lapsed_at` the provider stopped confirming the person; a new sign-in sets
+    it to None. `refresh_token` is sealed (`service.identity.provider`). `asked_until` is the lease of the process that
+    is asking the provider.
     """
 
     __tablename__ = "people"
@@ -70,12 +71,12 @@ class Person(Entity):
 
 
 class Admin(Entity):
-    """A person who decides, with other admins, about limits, admins and shares, with any of their API keys.
+    """A person who decides together with other admins about limits, admins and shares, using any of their API keys.
 
-    `project_id` is the project of an owner; None for an admin of the installation. Only the second admin of the
-    installation is admitted by one admin alone. An owner whom one admin named alone counts as that admin
-    (`service.identity.decisions`). `person_id` is a person of the sign-in provider whose groups make them an admin. A
-    person has one row per owned project, but counts once.
+    `project_id` is the project that an owner owns; None for an admin of the installation. Among the latter, only the
+    second can be admitted by a single admin. In decisions, an owner named by a single admin counts as that admin
+    (`service.identity.decisions`). `person_id` is the person whose groups at the sign-in provider make them an admin.
+    Such a person has one row per project that they own, but counts as one admin.
     """
 
     __tablename__ = "admins"
@@ -97,13 +98,13 @@ class Admin(Entity):
 
 
 class Decision(Entity):
-    """A request by one admin that a second admin decides: see `service.identity.decisions`.
+    """A request by one admin, to be decided by a second admin: see `service.identity.decisions`.
 
-    `requested_by` used the key `requested_with`, `decided_by` the key `decided_with`. Approving a raise requires that
-    the limit is still `epsilon_before`. An admission names the id and the SHA-256 of a token that only the new admin
-    has. `keys_revoked` is the number of keys that an approval revoked. `project_id` is the project whose owners may
-    also decide. A release is shared with the project `shared_with`, or with EVERY_PROJECT. A request to accept missing
-    spending names its account in `name`, because the account may be missing from the database.
+    `requested_with` and `decided_with` are the keys that `requested_by` and `decided_by` used. Approving a raise
+    requires that the limit is still `epsilon_before`. An admission names the id and the SHA-256 of a token that only
+    the new admin has. `keys_revoked` is the number of keys that an approval revoked. `project_id` is the project whose
+    owners may also decide. `shared_with` is the project that a share is for, or EVERY_PROJECT. A request to accept
+    missing spending names its account in `name`, because the account may be missing from the database.
     """
 
     __tablename__ = "decisions"
@@ -158,11 +159,11 @@ class ApiKey(Entity):
     """An API key. Only the SHA-256 of its random 256-bit token is stored.
 
     `admin_id` is the admin of a key with the scope admin; None for every other key. `created_by` is the key that
-    created it; None if it was created on the machine. Only admins' keys create keys, so every key belongs to its own
-    admin or its creator's admin. `project_id` is the project whose rows it opens; None for all projects. `person_id` is
-    the direct or indirect creator, whom the sign-in provider must regularly confirm. A person's key without a creator
-    represents a role (`service.identity.people`), and its token is unknown. `last_used_at` is rounded to the hour, see
-    `service.identity.auth`.
+    created it; None if it was created on the service's machine. Only admins' keys create keys, so every key belongs to
+    an admin: its own, or its creator's. `project_id` is the only project that it gives access to; None for all
+    projects. `person_id` is the person who created it, directly or by another key. The sign-in provider must regularly
+    confirm that person. A person's key without a creator represents a role (`service.identity.people`); its token is
+    known to no one. `last_used_at` is rounded to the hour, see `service.identity.auth`.
     """
 
     __tablename__ = "api_keys"
@@ -196,7 +197,7 @@ class SignIn(Base):
 
 
 class Idempotency(Base):
-    """The result of the first request with an idempotency key of a principal."""
+    """The result of a principal's first request with an idempotency key."""
 
     __tablename__ = "idempotency"
 
@@ -208,7 +209,7 @@ class Idempotency(Base):
 
 
 class Outbox(Base):
-    """A task to send after its transaction has committed. Idempotent."""
+    """A task to send after its transaction has committed. Tasks are idempotent, so it may be sent twice."""
 
     __tablename__ = "outbox"
     __table_args__ = (partial_index("ix_outbox_unsent", "id", where="sent_at IS NULL"),)
@@ -223,7 +224,8 @@ class Outbox(Base):
 class Webhook(Entity):
     """An address that receives the events of a project, or of the installation.
 
-    `secret` signs its requests. Revoking the key `made_by` revokes the webhook. No 2xx response since `failing_since`.
+    `secret` signs its requests. Revoking the key `made_by` revokes the webhook. `failing_since` is the time of the
+    first failed request since the last 2xx response; None if the last request succeeded.
     """
 
     __tablename__ = "webhooks"
@@ -263,7 +265,7 @@ class AuditEvent(Base):
     Triggers reject every UPDATE, and the DELETE of an event less than 12 hours old; `recording.remove_old` deletes old
     events. `sequence` is the order of insertion. `action` is the template of a route, such as `GET /v1/jobs/{job_id}`,
     or a `service.identity.recording.Act`. `project_id` is the caller's project, or the project that an act concerns;
-    None is the installation.
+    None for the whole installation.
     """
 
     __tablename__ = "audit_events"

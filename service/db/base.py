@@ -54,7 +54,7 @@ class CanonicalJson(TypeDecorator[dict[str, Any]]):
     cache_ok = True
 
     def bind_processor(self, dialect: Dialect) -> Callable[[dict[str, Any] | None], Any]:
-        """Serialize with `canonical_text`; with `Json`, psycopg does not encode the text again."""
+        """Serialize with `canonical_text`; psycopg calls it through `Json`."""
         if dialect.name == "sqlite":
             return lambda value: None if value is None else canonical_text(value)
         from psycopg.types.json import Json
@@ -121,7 +121,7 @@ def new_id(prefix: str) -> str:
 
 
 def release_id_of(job_id: str) -> str:
-    """Derive the id of a training's release, so that an attempt after a crash finds the earlier artifact."""
+    """Derive a release's id from its training's id, so that an attempt after a crash finds the earlier artifact."""
     return id_from("rel", hashlib.sha256(f"obscura/release/{job_id}".encode()).digest())
 
 

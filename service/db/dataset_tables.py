@@ -12,19 +12,19 @@ from service.db.access_tables import DEFAULT_PROJECT
 from service.db.base import Base, Entity, Id, Name, Sha256, ShortText, values_of
 from service.db.ledger_tables import Account
 
-KEY_MISSING = "key_missing"  # the failure code of a dataset whose key is missing, as after a restore
+KEY_MISSING = "key_missing"  # the failure code of a dataset whose key is missing, for example after a restore
 
 
 class Dataset(Entity):
-    """An uploaded set of labelled images. Its owner declares all columns except the hash and the byte count.
+    """An uploaded set of labelled images. Its owner declares all facts about it, except its hash and byte count.
 
     `subjects_declared` is an upper bound on the number of subjects; if it is set, the dataset has subject ids.
-    `subjects_recognised`: the ids identify the same subjects in all such datasets of the project.
+    `subjects_recognised`: an id identifies the same subject in all datasets of the project that set this.
     `joined`: some images were already known in another account, which became the dataset's account. `vault_key_id`
     identifies the key of its arrays; PRIVATE, like the hash of the content.
     `upload_attempt` counts uploads and fences their writes, like a job's attempt; another upload may take over after
     `upload_lease_until`.
-    `erased_at`: deleted before any training, so its declaration is erased and hidden (`service.datasets.deletion`).
+    `erased_at`: deleted before any training, so its declaration was erased, too (`service.datasets.deletion`).
     `content_name` and `content_key_id` identify content and key after a withdrawal (`service.datasets.withdrawal`).
     """
 
@@ -84,9 +84,9 @@ class Dataset(Entity):
 
 
 class WithdrawnSubject(Base):
-    """A subject, by its stored number, that has withdrawn from an account. PRIVATE: never shown.
+    """A subject that has withdrawn from an account, identified by its stored number. PRIVATE: never shown.
 
-    The subject's records are removed from uploads to the account. The account may never have had the subject.
+    The subject's records are removed from uploads to the account. The account need not have had any of them.
     """
 
     __tablename__ = "withdrawn_subjects"
@@ -98,7 +98,7 @@ class WithdrawnSubject(Base):
 class KnownUploads(Base):
     """The number of uploads whose answers revealed known images, by key, project and UTC day.
 
-    `day` is `YYYY-MM-DD`. Rows of earlier days are removed when one is added.
+    `day` is `YYYY-MM-DD`. Counting an upload removes the rows from before yesterday.
     """
 
     __tablename__ = "known_uploads"
@@ -111,10 +111,10 @@ class KnownUploads(Base):
 
 
 class Fingerprint(Base):
-    """16 bytes of the HMAC of a decoded image, or of a recognised subject, and its upload. PRIVATE: never shown.
+    """16 bytes of the HMAC of a decoded image or a recognised subject, and the upload with it. PRIVATE: never shown.
 
-    It counts once the upload is accepted. Fingerprints of private images outlive their dataset, unless no job ever read
-    it. Fingerprints of public images are deleted with their dataset.
+    Look-ups ignore it until the upload is accepted. Fingerprints of private images outlive their dataset, unless no job
+    ever read the dataset. Fingerprints of public images are deleted with their dataset.
     """
 
     __tablename__ = "fingerprints"

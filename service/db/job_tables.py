@@ -17,7 +17,7 @@ from service.db.ledger_tables import Account, Hold
 
 
 class FailureCode(enum.StrEnum):
-    """The public reason of a failed job, from a closed set, with its message. Failures caused by data look the same."""
+    """The public reason why a job failed, and its message. Failures caused by the data cannot be told apart."""
 
     message: str
 
@@ -38,14 +38,14 @@ class FailureCode(enum.StrEnum):
     HOLD_EXHAUSTED = "hold_exhausted", "The budget held for this job was used up before there was anything to publish."
     OUT_OF_MEMORY = "out_of_memory", "The worker ran out of memory."
     TIME_LIMIT = "time_limit", "The job took longer than the service allows, and had nothing that could be published."
-    WORKER_LOST = "worker_lost", "The process that ran the job was lost too often, and nothing could be published."
+    WORKER_LOST = "worker_lost", "The process that ran the job died too often, and nothing could be published."
     LEDGER_UNAVAILABLE = "ledger_unavailable", "The ledger could not be reached, and without it nothing may be charged."
     INTERNAL = "internal", "An internal error occurred. The operator's log has details."
     PREVIEW_FAILED = "preview_failed", "The preview did not finish. Requesting it again costs nothing."
 
 
 class Sweep(Entity):
-    """A sweep: several trainings on one dataset. Their total price is held in one transaction."""
+    """A sweep: several trainings on one dataset. One transaction holds the budget for all of them."""
 
     __tablename__ = "sweeps"
     __table_args__ = (CheckConstraint("cost_nano > 0", "price_positive"),)
@@ -124,10 +124,10 @@ class Job(Entity):
 
 
 class Release(Entity):
-    """A published release with its privacy card. A row exists only together with the capture that paid for it.
+    """A published release with its privacy card. A row exists only together with the ledger's capture that paid for it.
 
-    `receipt` is the signed statement that this capture is in the account's log. `incomplete` is the completed part of
-    the plan, if the training ended early.
+    `receipt` is the signed statement that this capture is in the account's log. If the training ended early,
+    `incomplete` states which part of the plan it completed; otherwise None.
     """
 
     __tablename__ = "releases"
@@ -152,7 +152,7 @@ class Release(Entity):
 
 
 class Share(Entity):
-    """A share of a release with another project, or EVERY_PROJECT, approved by two people, until it ends."""
+    """The sharing of a release with another project, or with EVERY_PROJECT, approved by two people."""
 
     __tablename__ = "shares"
     __table_args__ = (
@@ -167,9 +167,9 @@ class Share(Entity):
 
 
 class Sample(Entity):
-    """Images generated from a release. Its job has its state, and sets `path`, `sha256` and `bytes` on success.
+    """Images generated from a release. The job has the state, and sets `path`, `sha256` and `bytes` on success.
 
-    At `removed_at` its files expired. Generating them again gives the same files.
+    At `removed_at` its files were removed. Generating them again gives the same files.
     """
 
     __tablename__ = "samples"
@@ -195,7 +195,7 @@ class Sample(Entity):
 class Evaluation(Entity):
     """An evaluation of a release on a public dataset. Its job has its state, and sets the results on success.
 
-    Lists and reports show `results`. `confusion` has the counts [true class][predicted class], and may be large.
+    `confusion` counts images by [true class][predicted class]. It may be large, so lists and reports omit it.
     """
 
     __tablename__ = "evaluations"
@@ -220,7 +220,7 @@ class Evaluation(Entity):
 
 
 class Preview(Entity):
-    """A training rehearsed on a public stand-in. Its job has the plan and the state, and sets the results on success.
+    """A training rehearsed on a public stand-in for its data. Its job has the plan and the state, and sets the results.
 
     The stand-in is the job's evaluation dataset. If there is none, the worker chooses or generates one.
     """

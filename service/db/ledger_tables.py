@@ -14,7 +14,7 @@ from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortTe
 
 _ENDING = "kind IN ('capture', 'return')"
 EVERYWHERE = "*"  # the scope of a fault that does not concern a single account
-# Findings that the database is older than the proofs in its storage. They lock the whole installation.
+# Codes of findings which show that the database is older than the proofs in storage. They lock the whole installation.
 LOCKING = frozenset(
     {
         *("journal_unknown", "journal_ahead", "release_unknown", "dataset_unknown"),
@@ -123,9 +123,9 @@ ACCEPTS_A_LOSS = text("entries.kind = 'accept'")
 class Hold(Base):
     """Budget reserved for one job; a job has at most one hold.
 
-    Only `attempt` may write; `armed_attempt` is the last attempt that opened the private data
-    (0: none). `last_sequence` and `updated_at` come from the newest entry about this hold, `last_entry`. An UPDATE
-    requires that `last_sequence` has not changed. `job_id` has no foreign key: the ledger outlives the jobs.
+    Only the job's attempt with the number `attempt` may write. `armed_attempt` is the last attempt that opened the
+    private data (0: none). `last_sequence` and `updated_at` come from the newest entry about this hold, `last_entry`.
+    An UPDATE requires that `last_sequence` has not changed. `job_id` has no foreign key: the ledger outlives the jobs.
     """
 
     __tablename__ = "holds"

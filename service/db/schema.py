@@ -20,7 +20,7 @@ def migration_config(url: str) -> Config:
     installed = (Path(str(file.locate())) for file in own if file.as_posix().endswith(_INSTALLED))
     script = next(filter(Path.is_file, (PROJECT_ROOT / "alembic/env.py", *installed)), None)
     if script is None:
-        raise FileNotFoundError(f"There are no migrations in {PROJECT_ROOT}/alembic or in the installed package.")
+        raise FileNotFoundError(f"No migrations in {PROJECT_ROOT}/alembic or in the installed package: reinstall it.")
     config = Config()
     config.set_main_option("script_location", str(script.resolve().parent).replace("%", "%%"))
     config.set_main_option("path_separator", "os")

@@ -38,7 +38,7 @@ _SQLITE_BUSY = 5  # also the low byte of extended codes
 
 
 class Last(Protocol):
-    """The last write in each writing transaction of a factory, for example an event of the audit log."""
+    """Makes the last write of each writing transaction of a factory, such as an event of the audit log."""
 
     def before_commit(self, session: Session) -> None: ...
 
@@ -59,9 +59,9 @@ def make_engine(
     """Return an engine for a database.
 
     SQLite: WAL, synchronous=FULL, foreign keys, a busy timeout, and BEGIN IMMEDIATE for every transaction that may
-    write: in the driver's deferred transactions, concurrent readers would decide on a stale balance.
-    PostgreSQL: READ COMMITTED; writers lock the account's row. Every session uses UTF-8, UTC and ISO dates, for any
-    defaults of the server. Connecting raises DatabaseUnsuitable if the database has another encoding.
+    write. (In the driver's default, deferred transactions, concurrent readers would decide on a stale balance.)
+    PostgreSQL: READ COMMITTED; writers lock the account's row. Every session uses UTF-8, UTC and ISO dates, whatever
+    the server's defaults are. Connecting raises DatabaseUnsuitable if the database has another encoding.
 
     Args:
         url: `sqlite:///path` (no in-memory database), or `postgresql+psycopg://...`.
@@ -158,7 +158,7 @@ def transaction(factory: SessionFactory, *, read_only: bool = False, snapshot: b
 
 
 def among(session: Session, wanted: Select[str], column: InstrumentedAttribute[str], ids: Sequence[str]) -> set[str]:
-    """Return the given ids that a query finds. Splits them into several statements if there are many."""
+    """Return those of `ids` that a query finds. Many ids are split among several statements."""
     parts = [ids[start : start + _IDS_PER_QUERY] for start in range(0, len(ids), _IDS_PER_QUERY)]
     return {row_id for part in parts for row_id in session.scalars(wanted.where(column.in_(part)))}
 
@@ -179,15 +179,13 @@ def _require_suitable(connection: psycopg.Connection[Any], _record: Any) -> None
     if "server_encoding" in wrong:
         raise DatabaseUnsuitable(
             f"The PostgreSQL database {database!r} has the encoding {wrong['server_encoding']}, and "
-            "Obscura needs UTF8. Create another one (CREATE DATABASE obscura ENCODING 'UTF8' TEMPLATE template0) and "
-            "name it in OBSCURA_DATABASE_URL."
+            "Obscura needs UTF8. Create another database (CREATE DATABASE obscura ENCODING 'UTF8' TEMPLATE template0) "
+            "and name it in OBSCURA_DATABASE_URL."
         )
-    settings = ", ".join(
-        f"{name} is {value!r} in place of {_POSTGRES_SESSION[name]!r}" for name, value in wrong.items()
-    )
+    settings = ", ".join(f"{name} is {value!r} instead of {_POSTGRES_SESSION[name]!r}" for name, value in wrong.items())
     raise DatabaseUnsuitable(
-        f"PostgreSQL did not take the settings of the session: {settings}. A pooler between service and database must "
-        "pass client_encoding and options on."
+        f"PostgreSQL did not apply the session's settings: {settings}. If there is a connection pooler between service "
+        "and database, configure it to pass on client_encoding and options."
     )
 
 

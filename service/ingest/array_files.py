@@ -116,9 +116,9 @@ def subject_numbers(
     """Return the subject's number for each record; raise Refused for a missing id or too many subjects.
 
     Unless subjects are recognised, the numbers are random: new for every upload, distinct, 63 bits, and independent of
-    everything else. So one more subject does not change the distribution of the other numbers: two such uploads can be
-    coupled so that all other numbers are equal. Consecutive numbers would not have this property, because one subject
-    would shift the others. `privacy.mechanisms.partition` continues the argument.
+    everything else. So one more subject does not change the distribution of the other numbers: uploads with and without
+    this subject can be coupled so that all other numbers are equal. Consecutive numbers would not have this property,
+    because one subject would shift the others. `privacy.mechanisms.partition` continues the argument.
 
     Args:
         recognised: compute each number from the id, in [0, 2^63), instead of at random. Anyone who knows an id can
@@ -140,7 +140,7 @@ def subject_numbers(
 
 
 def random_numbers(count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Draw `count` distinct secret numbers in [0, 2^63); all sequences are equally likely."""
+    """Generate `count` distinct secret numbers in [0, 2^63); all sequences are equally likely."""
     while True:
         drawn = np.frombuffer(secrets.token_bytes(_NUMBER_BYTES * count), dtype="<u8") >> np.uint64(1)
         if len(np.unique(drawn)) == count:

@@ -22,8 +22,8 @@ MEBIBYTE = 2**20
 class IngestLimits:
     """Bounds on one upload and the process that reads it. All are public, so messages may name them.
 
-    The compression ratio is checked above a slack, because small flat images compress very well. Real images are far
-    below 100; deflate can reach 1,032.
+    The compression ratio is checked only for files that expand to more than a slack, because small flat images compress
+    very well. Real images are far below a ratio of 100; deflate can reach 1,032.
     """
 
     upload_bytes_max: int = 2048 * MEBIBYTE
@@ -69,17 +69,17 @@ class IngestRequest:
 
     @property
     def record_shape(self) -> tuple[int, ...]:
-        """Shape of one stored image: (height, width), or (height, width, 3) for colour."""
+        """The shape of one stored image: (height, width), or (height, width, 3) for colour."""
         return (self.height, self.width) if self.channels == 1 else (self.height, self.width, self.channels)
 
     @property
     def record_bytes(self) -> int:
-        """Bytes of one stored image (uint8)."""
+        """The size in bytes of one stored image (uint8)."""
         return self.height * self.width * self.channels
 
     @property
     def records_max(self) -> int:
-        """The limit on records."""
+        """The largest allowed number of records: the declared number, or less if a limit of the service is lower."""
         return min(self.records_declared, self.limits.records_max, self.limits.decoded_bytes_max // self.record_bytes)
 
     def to_json(self) -> str:

@@ -1,6 +1,6 @@
 """Validate a zip file's central directory before anything is extracted; then read its members within bounds.
 
-Of a member, exactly as many bytes are read as its header declares.
+Exactly as many bytes of a member are read as the directory declares.
 
 `zipfile` is not used, because it tolerates invalid files: it repairs offsets, truncates names at NUL, ignores local
 headers, and allocates as many entries as the file claims. Format: PKWARE APPNOTE.TXT 6.3.10, sections 4.3 and 4.5.3.
@@ -37,7 +37,7 @@ GZIP_WINDOW, _RAW_WINDOW = 31, -15
 
 @dataclass(frozen=True, slots=True)
 class ZipEntry:
-    """A file or folder of the archive. Once its local header is checked, the data is located and `raw_name` dropped."""
+    """A file or folder of the archive. Checking its local header sets `data_offset` and empties `raw_name`."""
 
     raw_name: bytes
     private_name: str
@@ -143,7 +143,7 @@ def _read_entries(file: BinaryIO, count: int, size: int, offset: int, limits: In
         expanded, packed, header_offset = _widen(extra, expanded, packed, header_offset)
         name = _checked_name(raw_name, limits)
         folder = name.endswith("/")
-        # Only regular files and folders. The Unix mode is checked for any system that the archive names.
+        # Only regular files and folders. The Unix mode is checked whatever system the archive names as its origin.
         kind, dos = stat.S_IFMT(attributes >> 16), attributes & _U16
         if kind not in (0, stat.S_IFDIR if folder else stat.S_IFREG) or dos & (_DOS_VOLUME | _WINDOWS_REPARSE):
             raise Refused(Fault.ARCHIVE_SPECIAL)
@@ -303,7 +303,7 @@ def take(reader: Reader | BinaryIO, size: int, fault: Fault = Fault.ARCHIVE_BROK
 
 
 def take_rest(reader: Reader, size: int, fault: Fault) -> bytes:
-    """Return the last `size` bytes; raise Refused if there are fewer or more, or no proper end."""
+    """Return the last `size` bytes; raise Refused if there are fewer or more, or the stream has no proper end."""
     return b"".join(pieces(reader, size, fault, max(size, 1)))
 
 

@@ -1,7 +1,7 @@
 """Storage for files that outlive processes: datasets, checkpoints, journals, releases, samples, receipts, the trash.
 
 `storage_of` returns the configured storage; `interface` defines its methods, and `journals` the proofs of spending.
-Keys, logs, extractors, quarantine and scratch folders belong to one machine and are never stored there.
+Encryption keys, logs, extractors, quarantine and scratch folders belong to one machine and never enter the storage.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class FolderStorage(Storage):
         try:
             yield staging
         finally:
-            shutil.rmtree(staging, ignore_errors=True)  # a sweep may be removing it at the same time
+            shutil.rmtree(staging, ignore_errors=True)  # a clean-up may be removing it at the same time
 
     def publish(self, staged: Path, key: str) -> None:
         target = self._path(key)
@@ -64,7 +64,7 @@ class FolderStorage(Storage):
             if not target.is_dir():
                 raise
             if digest_directory(target) != digest_directory(staged):
-                raise Conflict("Another content has already been published under this identifier.") from None
+                raise Conflict("Different content has already been published under this identifier.") from None
         else:
             flush_directory(target.parent)
 
@@ -128,7 +128,7 @@ class FolderStorage(Storage):
                 return
             flush_directory(path.parent)
         if doomed.is_dir():
-            shutil.rmtree(doomed, ignore_errors=True)  # a concurrent sweep removes the rest
+            shutil.rmtree(doomed, ignore_errors=True)  # a concurrent clean-up removes the rest
         else:
             doomed.unlink(missing_ok=True)
 

@@ -22,7 +22,7 @@ from service.dependencies import calling
 from service.errors import InvalidInput, NotFound, ObscuraError
 from service.logs import get_logger
 
-# The name of a dataset's content: the dataset's id, and the number of rewrites.
+# The name of a dataset's content: the dataset's id, followed by the number of rewrites if there were any.
 CONTENT = re.compile(r"(ds_[a-z2-7]{20})(?:\.[1-9]\d{0,5})?")
 _IDENTIFIER = re.compile(rf"(?:rel|smp)_[a-z2-7]{{20}}|{CONTENT.pattern}")
 _SHELVES = {"ds": "datasets", "rel": "releases", "smp": "samples"}
@@ -36,7 +36,7 @@ _TRASHED = re.compile(r"(\d{8}T\d{6}Z)\.[a-z]+\.[A-Za-z0-9_.]+")
 class StorageUnavailable(ObscuraError, OSError):
     """A remote storage does not answer, or rejects requests. No data is known to be lost; callers retry later.
 
-    `numbers["why"]` is one word that names the operator's next check.
+    `numbers["why"]` is one word for the cause, such as `away`, `credentials` or `clock`.
     """
 
     @property
@@ -66,14 +66,14 @@ class Storage(ABC):
         """
 
     def send(self, staged: Path, key: str) -> None:  # noqa: B027 - most have nothing to send
-        """Transfer a staged folder before its publication, which is then quick. The content remains invisible.
+        """Transfer a staged folder in advance, so that publishing it is quick. The content remains invisible.
 
-        For callers that publish while they hold locks.
+        Call it before you publish while holding locks.
         """
 
     @abstractmethod
     def publish(self, staged: Path, key: str) -> None:
-        """Make staged content durable and visible: the folder, or a file in it, readable only by its owner.
+        """Make staged content durable and visible: the folder, or a file in it. Only the service's user can read it.
 
         A folder is published once; publishing the same content again is idempotent. A file replaces an earlier file.
         Timestamps of a folder's files are rounded to the hour.
@@ -85,11 +85,11 @@ class Storage(ABC):
 
     @abstractmethod
     def append(self, key: str, content: bytes) -> None:
-        """Append to a file; create it if missing. Durable on return. After an OSError, a part may be durable."""
+        """Append to a file; create it if missing. Durable on return. After an OSError, part of it may be durable."""
 
     @abstractmethod
     def open(self, key: str, file: str = "") -> Path:
-        """Return a local path to a folder, or to a file in it. Only read it.
+        """Return a local path to a folder, or to a file in it. Never write to this path.
 
         Raise NotFound if there is no such folder, or no such regular file in it. Links are not followed.
         """
@@ -99,7 +99,7 @@ class Storage(ABC):
         """Return the sorted names directly below a key, including names that this service did not create."""
 
     def holds(self, key: str) -> bool:
-        """Return whether anything exists under a key. Exact even if lists may be stale."""
+        """Return whether anything exists under a key. The answer is exact even if the storage's lists may be stale."""
         parent, _, name = key.rpartition("/")
         return name in self.list(parent)
 
@@ -109,14 +109,14 @@ class Storage(ABC):
 
     @abstractmethod
     def move(self, key: str, target: str) -> None:
-        """Durably rename a file or folder and everything below it; raise NotFound if another process has just moved it.
+        """Durably rename a file or folder and everything below it; raise NotFound if nothing is there any more.
 
         After an interruption, everything is under one of the two keys, or under both.
         """
 
     @abstractmethod
     def remove(self, key: str) -> None:
-        """Remove a file or folder, if it exists, and everything below it. The key is free at once."""
+        """Remove a file or folder, if it exists, and everything below it. The key can be reused at once."""
 
     def read(self, key: str, file: str, *, bytes_max: int = -1) -> bytes:
         """Return the content of a small file in a folder, truncated to `bytes_max` + 1 bytes if `bytes_max` is set.
@@ -187,7 +187,7 @@ def put_away(storage: Storage, key: str, *, now: datetime) -> bool:
     """Move a key with two segments, such as `releases/rel_...`, into the trash. The grace period starts now.
 
     The new key contains the time and the former key: `trash/20300102T030405Z.releases.rel_...`. To restore it, move it
-    back. Return False if it cannot be moved or does not exist: another process may just have moved it.
+    back. Return False if it cannot be moved or does not exist, for example because another process has just moved it.
     """
     target = f"{_TRASH}/{now.astimezone(UTC).strftime(_TRASHED_AT)}.{key.replace('/', '.')}"
     try:

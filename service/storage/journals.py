@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Line:
-    """One charge: `count` releases may exist, which together cost `cost_nano` of the account's budget."""
+    """One charge: up to `count` releases may exist, which together cost `cost_nano` nano-units of the account."""
 
     attempt: int
     stage: str
@@ -36,7 +36,7 @@ class Line:
 
 
 class Journal:
-    """The journal of one job, written by one attempt and paid for by an account. Creating it is durable."""
+    """The journal of one job, as one of its attempts writes it. The constructor creates the file durably."""
 
     def __init__(self, storage: Storage, job_id: str, attempt: int, account_id: str) -> None:
         self._storage, self._job_id, self._attempt, self._account_id = storage, job_id, attempt, account_id
@@ -83,8 +83,8 @@ def journalled_jobs(storage: Storage) -> list[str]:
 def note_withdrawn(storage: Storage, account_id: str, numbers: set[int]) -> None:
     """Append withdrawn subjects, by their stored numbers, to an account's withdrawal journal, unless already there.
 
-    Without the installation's secret, the numbers are random. Call it before anything is destroyed, because a database
-    restored from an older backup lacks the withdrawal.
+    The numbers look random to anyone without the installation's secret. Call this function before anything is
+    destroyed, because a database restored from an older backup lacks the withdrawal.
     """
     if missing := numbers - read_withdrawn(storage, account_id):
         _append(storage, f"{_WITHDRAWN}{account_id}", {"withdrawn": sorted(missing)})
@@ -117,7 +117,7 @@ class Uploaded:
 
 
 def write_uploaded(storage: Storage, dataset_id: str, upload: Uploaded) -> None:
-    """Append an accepted upload to its list. Call it after the commit. Idempotent."""
+    """Append an accepted upload to its account's list. Call it after the commit. Idempotent."""
     record = {"dataset": dataset_id, "recognised": upload.recognised, "check": upload.check}
     _append(storage, f"{_UPLOADED}{upload.account_id}", record)
 
@@ -138,7 +138,7 @@ def _append(storage: Storage, name: str, record: dict[str, Any]) -> None:
 
 
 def _parsed(text: bytes, build: Callable[[dict[str, Any]], T]) -> list[T]:
-    """Return the records of a list. Ignores lines truncated by a crash: no action followed them."""
+    """Return the records of a list. Ignores lines truncated by a crash, because nothing was released after them."""
     records: list[T] = []
     for line in text.split(b"\n"):
         with suppress(ValueError, TypeError, KeyError):

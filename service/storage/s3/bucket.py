@@ -65,7 +65,10 @@ _TEMPORARY = {"SlowDown", "OperationAborted", "RequestTimeout", "Throttling"}
 _TEMPORARY |= {"IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch"}
 # Errors that an operator must fix, by the server's code or our own.
 _EXPLANATIONS = {
-    "tls": ("tls", "This machine does not trust the storage's certificate. Set AWS_CA_BUNDLE to its issuer's file"),
+    "tls": (
+        "tls",
+        "This machine does not trust the storage's certificate. Set AWS_CA_BUNDLE to its issuer's certificate file",
+    ),
     "credentials": (
         "credentials",
         "This machine has no credentials for the storage. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write "
@@ -73,20 +76,20 @@ _EXPLANATIONS = {
     ),
     "NoSuchBucket": ("bucket", "The bucket {bucket} does not exist. Create it, or change OBSCURA_STORAGE"),
     "InvalidBucketName": ("bucket", "{bucket} is not a valid bucket name. Change OBSCURA_STORAGE"),
-    "InvalidAccessKeyId": ("key", "The storage does not know this machine's access key"),
+    "InvalidAccessKeyId": ("key", "The storage does not know this machine's access key. Check AWS_ACCESS_KEY_ID"),
     "SignatureDoesNotMatch": (
         "key",
         "The storage does not accept this machine's access key: it is unknown, or the secret does not match. Check "
         "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws/credentials",
     ),
-    "ExpiredToken": ("key", "This machine's credentials have expired"),
-    "InvalidToken": ("key", "The session token of this machine's credentials is not valid"),
+    "ExpiredToken": ("key", "This machine's credentials for the storage have expired. Renew them"),
+    "InvalidToken": ("key", "The session token of this machine's credentials is not valid. Check AWS_SESSION_TOKEN"),
     "AccessDenied": (
         "rights",
         "The credentials lack permissions: they need s3:ListBucket on the bucket {bucket}, and s3:GetObject, "
         "s3:PutObject and s3:DeleteObject on its objects",
     ),
-    "RequestTimeTooSkewed": ("clock", "This machine's clock differs too much from the storage's. Set the clock"),
+    "RequestTimeTooSkewed": ("clock", "The clocks of this machine and of the storage differ too much. Set the clock"),
     "PermanentRedirect": ("region", "The bucket {bucket} is in another region. Set AWS_DEFAULT_REGION"),
     "AuthorizationHeaderMalformed": ("region", "The storage is in another region. Set AWS_DEFAULT_REGION"),
 }
@@ -121,7 +124,7 @@ class Bucket:
         if form is None:
             raise InvalidInput(
                 "OBSCURA_STORAGE must look like s3://bucket or s3://bucket/prefix. A bucket name has 3 to 63 "
-                "lower-case letters, digits, dots and hyphens. Credentials do not belong there."
+                "lower-case letters, digits, dots and hyphens. The address must not contain credentials."
             )
         self.patience = patience
         self._bucket, self._prefix = form[1], f"{form[2][1:]}/" if form[2] else ""
@@ -160,7 +163,7 @@ class Bucket:
         self._ask(lambda client: client.delete_object(**self._at(name)), missing_ok=True)
 
     def list(self, prefix: str, *, deep: bool = True) -> Iterator[Listed]:
-        """Yield the objects whose names start with a prefix; unless `deep`, yield folders instead of their objects."""
+        """Yield the objects whose names start with a prefix; unless `deep`, yield a folder instead of its objects."""
         query: dict[str, Any] = {"Bucket": self._bucket, "Prefix": self._prefix + prefix}
         query |= {} if deep else {"Delimiter": "/"}
         while True:
@@ -218,7 +221,7 @@ class Bucket:
 
 
 def _away(what: str) -> StorageUnavailable:
-    return StorageUnavailable(f"The storage {what}. Nothing was lost; try again when it is back.", why="away")
+    return StorageUnavailable(f"The storage {what}. Nothing was lost; try again when the storage is back.", why="away")
 
 
 def _new_client(patience: Patience) -> Any:

@@ -32,7 +32,7 @@ _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.1, 3.0  # between two claims
 
 
 class File(BaseModel, frozen=True, ser_json_bytes="base64", val_json_bytes="base64"):
-    """A published file: its content, or the digests of its parts, which are empty until they are written."""
+    """A published file: its content, or the digests of its parts (empty until the parts are written)."""
 
     size: int
     sha256: str = ""
@@ -46,7 +46,7 @@ class File(BaseModel, frozen=True, ser_json_bytes="base64", val_json_bytes="base
 
 
 class Entry(BaseModel, frozen=True, ser_json_bytes="base64", val_json_bytes="base64"):
-    """A publication."""
+    """A publication: a folder, or one file, published under a key."""
 
     id: str
     origin: str  # the key under which it was first published
@@ -187,7 +187,8 @@ def alone(bucket: Bucket, key: str, exists: Callable[[], bool]) -> Iterator[bool
             return
         bucket.delete(own)
         if time.monotonic() > until:
-            raise StorageUnavailable("Other processes publish under the same identifier and do not end.", why="busy")
+            message = "Other processes have been publishing under the same identifier for too long. Try again later."
+            raise StorageUnavailable(message, why="busy")
         time.sleep(random.uniform(0, pause))
         pause = min(2 * pause, _PAUSE_SECONDS_MAX)
     yield False

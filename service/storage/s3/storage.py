@@ -1,4 +1,4 @@
-"""Storage in a bucket: an entry under each key, which is written last, and the parts that it names.
+"""Storage in a bucket: under each key an entry, which names the parts of the content and is written after them.
 
 An unfinished entry beside the key is written first. If the process dies, this entry names the parts that were sent.
 Several machines can use one bucket, and share nothing else. Each machine has its own staging folders, and copies of
@@ -55,7 +55,7 @@ class S3Storage(Storage):
 
     Args:
         part_bytes: size of a part. One part at a time is in memory.
-        small_bytes: largest publication that is stored in its entry.
+        small_bytes: largest publication that is stored in its entry, without parts.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class S3Storage(Storage):
                     self._write(key, entry)
             published = self._entries.entry(key)
             if published is None:
-                raise Conflict("The publication under this identifier was removed at the same moment.")
+                raise Conflict("The publication under this identifier was removed at the same moment. Try again.")
         else:
             published, before = entry, self._entries.entry(key)
             self._write(key, entry)
@@ -108,7 +108,7 @@ class S3Storage(Storage):
         self.remove(_unfinished(staged, key))
         digests = [{name: file.sha256 for name, file in each.files.items()} for each in (published, entry)]
         if digests[0] != digests[1]:
-            raise Conflict("Another content has already been published under this identifier.")
+            raise Conflict("Different content has already been published under this identifier.")
 
     def append(self, key: str, content: bytes) -> None:
         require_key(key)

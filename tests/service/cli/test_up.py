@@ -68,8 +68,8 @@ def test_up_says_what_is_wrong_and_what_to_do_and_removes_nothing(tmp_path, warm
     told = " ".join(line for line in lines if not line.startswith("{"))  # a narrow terminal breaks lines
     sentence = (
         f"The database belongs to none, and the data folder to installation {MARK} (a new database belongs to none, "
-        "and so does an empty or unmounted folder): start the service with the OBSCURA_DATABASE_URL and the "
-        "OBSCURA_DATA_DIR of the same one; until then nothing is removed, and no private data is opened."
+        "and so does an empty or unmounted folder). Start the service with the OBSCURA_DATABASE_URL and the "
+        "OBSCURA_DATA_DIR of the same installation; until then nothing is removed, and no private data is opened."
     )
     assert sentence in " ".join(told.split())
     assert any(line.startswith("{") and sentence in line and '"trainings_stopped"' in line for line in lines)

@@ -56,8 +56,10 @@ def test_the_refusal_teaches_with_numbers(account_book):
         account_book.hold(budget.nano_of(2.0))
     message = caught.value.suggesting("rel_abc").message
     assert message.startswith("This job needs epsilon 2.0. Account *patients* has 1.2 left of 8.0 (0 spent, 7.8")
-    assert message.endswith("You can: ask for 1.2, sample release *rel_abc* again at no cost, or ask the owner.")
-    assert "You can: ask for 1.2, or ask the owner." in caught.value.message
+    assert message.endswith(
+        "You can: ask for 1.2, sample release *rel_abc* again at no cost, or ask the owner for a higher limit."
+    )
+    assert "You can: ask for 1.2, or ask the owner for a higher limit." in caught.value.message
     assert caught.value.numbers["affordable_epsilon"] == 1.2
 
 
