@@ -79,7 +79,7 @@ class Datasets:
         if account is not None and account.closed:  # checked before any image is prepared
             raise PackingError(
                 f"Account {account.name} is closed to new data. Open a separate account, with its own budget, for the "
-                "new people, and combine the synthetic images of both. Or ask the owner to open this account to data again."
+                "new people, and combine the synthetic images of both. Or ask the owner to open it to new data again."
             )
         by_subject = account is not None and account.unit == "subject"
         require_statements(at_most, subjects_at_most, private=account_id is not None, by_subject=by_subject)
