@@ -8,7 +8,7 @@ with obscura.local("data/") as service:  # or obscura.connect("https://obscura.e
 
 `connect_async` and `local_async` offer the same methods for asyncio, as `async with` blocks.
 
-The names of `obscura.client` load on first use, so that a service, which imports only `obscura.wire`, loads no network
+The names of `obscura.client` are imported on first use. A service imports only `obscura.wire`, so it loads no network
 or image libraries. This package never imports the server.
 """
 

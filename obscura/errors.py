@@ -1,4 +1,4 @@
-"""Errors of the SDK. `error_of` makes some from the service's problem documents; others stop a push.
+"""Errors of the SDK. `error_of` converts the service's problem documents; other errors stop a push.
 
 Messages of errors that stop a push stay on the owner's machine, so they may name files.
 """
@@ -209,7 +209,7 @@ class Unreadable(Exception):
 
 
 def some(names: Sequence[str], count: int | None = None) -> str:
-    """Return the first names and the number of others. `count` is the total if `names` lacks some of them."""
+    """List the first names and the number of others: "a, b and 3 more". `count` is the total if names are missing."""
     shown = ", ".join(names[:NAMES_SHOWN_MAX])
     more = (len(names) if count is None else count) - min(len(names), NAMES_SHOWN_MAX)
     return f"{shown} and {more:,} more" if more > 0 else shown

@@ -10,7 +10,7 @@ import typer
 
 
 def main() -> None:
-    """Run the command line. If an optional package is missing, name the part to install."""
+    """Run the command line. If an optional package is missing, print the command that installs it."""
     from obscura.cli.app import app  # here, not above: the server's commands import from this package
     from obscura.cli.console import reporting
     from obscura.extras import extras

@@ -64,7 +64,7 @@ _SPANS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=
 
 @admins.command("introduce")
 def introduce(out: Out, as_json: Json = False) -> None:
-    """Create a token for yourself on your own machine, and show the introduction to give to an admin.
+    """Create a token on your own machine, and show its introduction (key id and SHA-256), which you give to an admin.
 
     Only you see the token. It works once you are admitted.
     """
@@ -212,8 +212,8 @@ def revoke_key(
 ) -> Shown:
     """Revoke your own key, or any key without the scope admin, at once and permanently.
 
-    Lists the keys created with it and asks whether to revoke them too; without a terminal they are revoked. To revoke
-    another admin's key, run obscura admins revoke, which needs a second admin.
+    Lists the keys that were created with this key, and asks whether to revoke them too. Without a terminal, they are
+    revoked. To revoke another admin's key, run obscura admins revoke, which needs a second admin.
     """
     made = [each for each in client.keys(created_by=key_id) if each.revoked_at is None]
     for each in made[:KEYS_SHOWN_MAX]:
@@ -227,7 +227,7 @@ def revoke_key(
 
 
 def read_end(text: str, now: datetime) -> datetime:
-    """Parse when a key expires: a time span, a day or a moment, in UTC by default; raise CliError for anything else."""
+    """Parse when a key expires: a time span, a date or a moment (UTC by default). Raise CliError for any other text."""
     span = _SPAN.fullmatch(text)
     try:
         if span is not None:

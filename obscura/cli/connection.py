@@ -1,4 +1,4 @@
-"""Select the service and key of a command; saved profiles; parts that several commands share."""
+"""Select the service and the key for a command, read saved profiles, and define parts that several commands share."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Target:
 
     @property
     def folder(self) -> Path:
-        """Return the data folder of a service on this machine; raise CliError if it is foreign and was not named."""
+        """Return the data folder of a service here; raise CliError if it is the default folder and another user's."""
         if self.is_foreign:
             raise CliError(
                 f"{self.data_dir} belongs to another user, so its service is not used. To use another service: "
@@ -96,7 +96,7 @@ def profiles_path() -> Path:
 
 
 def read_profiles() -> dict[str, Profile]:
-    """Return the profiles by name; raise CliError if the file is damaged or another user's."""
+    """Return the profiles by name; raise CliError if the file is damaged or belongs to another user."""
     path = profiles_path()
     try:
         if not is_own(path):
@@ -129,7 +129,7 @@ def _address_here(folder: Path, say: Callable[[str], None]) -> str:
 
 
 def address(target: Target, say: Callable[[str], None]) -> tuple[str, str]:
-    """Return the address and key for a command, and name the service unless it is obvious.
+    """Return the address and key for a command, and print which service is used, unless that is obvious.
 
     Precedence: command line and environment, the named profile, a service on this machine whose data folder belongs to
     the caller, the default profile. A key is sent only to the service that it was saved for.
@@ -172,7 +172,7 @@ def address(target: Target, say: Callable[[str], None]) -> tuple[str, str]:
 
 @contextmanager
 def connection(target: Target, output: Output) -> Iterator[Client]:
-    """Connect to the service, and name the proxy if one is used."""
+    """Connect to the service. If a proxy is used, print its address."""
     with Client(*address(target, output.notice)) as client:
         if client.transport.proxy is not None:
             output.notice(f"Connecting to {client.transport.route}.")
@@ -184,9 +184,12 @@ def shown(
 ) -> Callable[[Callable[..., Shown]], Callable[..., None]]:
     """Turn a function into a command: connect, run it, and show the result (a list as rows of `columns`).
 
-    The function receives `client` and `output` if it has parameters of these names; its other parameters are the
-    command's. If an annotation has a function that finds a record, a typed name is replaced by the record's id. A
-    function that returns None has shown its result itself. hint: printed after a record; `{0.id}` inserts a field.
+    The function's parameters `client` and `output` are filled in; its other parameters become options of the command. A
+    function that returns None has already shown its result.
+
+    If a parameter's annotation contains a function, such as `Client.find_project`, that function looks up the name that
+    the user types, and the parameter receives the record's id. `hint` is printed after a record; `{0.id}` inserts a
+    field.
     """
 
     def decorate(function: Callable[..., Shown]) -> Callable[..., None]:
@@ -257,8 +260,8 @@ def add_command(
     """Add a command that shows the result of a method of `Client`; see `shown`.
 
     Args:
-        description: By default the docstring of the method.
-        arguments: The annotation of each argument that the command takes.
+        description: Text for --help. By default the docstring of the method.
+        arguments: Annotations of the command's arguments, by name.
     """
 
     def run(client: Client, **values: Any) -> Shown:

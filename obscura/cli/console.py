@@ -67,7 +67,7 @@ class CliError(Exception):
 
 
 class Output:
-    """Writes results and notices. as_json: write one JSON document to stdout instead of tables."""
+    """Writes results to stdout and notices to stderr. With `as_json`, the result is one JSON document, no table."""
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
@@ -145,7 +145,7 @@ class Output:
 
 
 def next_command(error: Exception) -> str:
-    """Return a sentence that names the next command; "" if the error itself names it."""
+    """Return a sentence with the command to run next, or "" if the error's own message contains it."""
     if isinstance(error, ConnectionFailed):
         if is_here(error.url):
             return "To start a service here: obscura up"

@@ -34,7 +34,7 @@ CancelJobs = Annotated[bool, typer.Option("--cancel-jobs", help="Cancel jobs tha
 
 
 def with_push_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Replace the `**push_options` of a command with flags; only the given ones are passed on."""
+    """Replace the `**push_options` of a command with one flag per option. The command receives only used flags."""
 
     def called(*args: Any, **values: Any) -> Any:
         absent = {name for name in Choices.model_fields if values[name] in (None, False)}
@@ -126,9 +126,9 @@ def delete_dataset(
 ) -> Shown:
     """Destroy a dataset's images forever. Spent budget stays spent; releases and the account's log stay.
 
-    If nothing was ever trained on it, the declaration is erased as well, including names. If no job has ever read the
-    account's data, you may then push the images to another account, such as one that protects subjects. Jobs that
-    --cancel-jobs cancels publish nothing.
+    If nothing was ever trained on the dataset, its declaration is erased as well, including names. If no job has ever
+    read the account's data, you may then push the images to another account, such as one that protects subjects. Jobs
+    that --cancel-jobs cancels publish nothing.
     """
     found = client.datasets.find(dataset)
     if not yes:

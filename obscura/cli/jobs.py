@@ -164,7 +164,7 @@ def cancel_job(client: Client, output: Output, job_id: JobId, discard: Discard =
 
 
 def lossy_cancel_question(job: Job, *, discard: bool) -> str | None:
-    """Return the confirmation question for a cancellation that charges budget and publishes nothing; otherwise None."""
+    """Return the question to confirm if a cancelled job would have spent budget and publish nothing; otherwise None."""
     facts = job.progress
     if job.finished or not facts.charged_nano or (job.publishes_if_cancelled and not discard):
         return None
@@ -182,7 +182,7 @@ def follow(output: Output, job: Job) -> Job:
 
 
 def try_first(output: Output, client: Client, image: Path, dataset_id: str, **order: Any) -> None:
-    """Preview a training (see `Client.preview`), show the forecast, and save its image if there is one."""
+    """Preview a training (see `Client.preview`), show the forecast, and save the preview's image if there is one."""
     preview = client.preview(dataset_id, **order)
     follow(output, preview.job())
     preview = preview.refresh()
@@ -240,7 +240,7 @@ def sweep(
     wait: Wait = False,
     key: Key = None,
 ) -> None:
-    """Train once for every combination of options. --epsilon is the cost of one trial; the cost of all is reserved."""
+    """Train once for every combination of options. --epsilon is for one trial; the cost of all trials is reserved."""
     try:
         trials = trials_of(grid, recipe_options(option, preset))
     except GridRefused as error:

@@ -68,7 +68,7 @@ class Onboarding:
             raise
 
     def account(self, epsilon: float, delta: float) -> Account:
-        """Return the account named like the images, or open it. Raise CliError if the account protects another unit."""
+        """Return the account with the name of the images, or open it. Raise CliError if its protected unit differs."""
         name = default_name(self.folder)
         unit: Unit = "record" if self.package.private_subjects is None else "subject"
         found = next((account for account in self.client.accounts() if account.name == name), None)
@@ -163,7 +163,7 @@ class Onboarding:
 
 
 def drowned_here(private_counts: Mapping[str, int], shown_from: int | None) -> Iterator[str]:
-    """Yield warnings for the owner alone about classes below the plan's minimum size, if that is known."""
+    """Yield warnings about classes with fewer images than the plan's minimum, if it has one. They are not sent."""
     rare = sorted((count, name) for name, count in private_counts.items() if count < (shown_from or 0))
     if rare:
         named = ", ".join(f"{name} ({count:,})" for count, name in rare[:_RARE_SHOWN_MAX])

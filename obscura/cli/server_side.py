@@ -1,6 +1,6 @@
 """Commands that server packages add, and two commands that also work without a service: `doctor` and `recipes`.
 
-An entry point loads the server's commands, never a folder `service` in the current directory.
+The server's commands are found through a package entry point, never in a folder `service` in the current directory.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Finding:
 
 
 def server_side() -> ModuleType | None:
-    """Load `service.cli`. Return None if no server is installed; raise ImportError if another package has its name.
+    """Load `service.cli`. Return None without a server; raise ImportError if another package is named `service`.
 
     The module has `add_commands`, `look_around` for `obscura doctor`, and `installed_recipes` for `obscura recipes`.
     """
@@ -65,7 +65,7 @@ def server_side() -> ModuleType | None:
 
 
 class Commands(TyperGroup):
-    """Command group that names the part to install for a command that only a server has."""
+    """Command group. If a command needs a server that is not installed, its error states how to install the server."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command; raise MissingExtra if it needs a server that is not installed."""

@@ -39,7 +39,10 @@ class Administration:
         return list(self.transport.get(AdminList, "/v1/admins").items)
 
     def decisions(self, *, action: str | None = None) -> Iterator[DecisionRecord]:
-        """Yield requests that another admin must decide, newest first. action: such as `raise`; None for all."""
+        """Yield requests that another admin must decide, newest first.
+
+        `action` selects one kind of request, such as `raise`; None selects all.
+        """
         return self.transport.pages(DecisionRecord, "/v1/decisions", action=action)
 
     def decision(self, request_id: str) -> DecisionRecord:
@@ -51,13 +54,16 @@ class Administration:
         return self.transport.post(DecisionRecord, f"/v1/decisions/{request_id}/approve", repeatable=True)
 
     def decline(self, request_id: str) -> DecisionRecord:
-        """Decline a request, or withdraw your own."""
+        """Decline another admin's request, or withdraw your own."""
         return self.transport.post(DecisionRecord, f"/v1/decisions/{request_id}/decline", repeatable=True)
 
     def request_admission(
         self, *, name: str, introduction: str, reason: str, project_id: str | None = None
     ) -> AdminAnswer:
-        """Request the admission of a person by their token's introduction, optionally as owner of a project."""
+        """Request that a person becomes an admin, or the owner of a project.
+
+        `introduction` is `key_id:sha256` of the token that the person keeps (`obscura admins introduce`).
+        """
         body = {"name": name, "introduction": introduction, "reason": reason, "project_id": project_id}
         return self.transport.post(AdminAnswer, "/v1/admins", body)
 
@@ -109,7 +115,7 @@ class Administration:
         """Create an API key. Its token is returned only once.
 
         Args:
-            scopes: Some of `admin`, `data`, `train`, `read`, `releases`, `audit`, `metrics`. Or set a role.
+            scopes: Some of `admin`, `data`, `train`, `read`, `releases`, `audit`, `metrics`. Or set `role` instead.
             role: The person's role in the project.
             expires_at: Timezone-aware; None uses the expiry of the requesting key.
             project_id: Project of the key; None if there is only one project, or for an admin of the installation.
@@ -127,7 +133,7 @@ class Administration:
         return self.transport.pages(KeyRecord, "/v1/keys", created_by=created_by)
 
     def rotate_key(self, key_id: str, *, overlap_seconds: int, expires_at: datetime | None = None) -> NewKeyRecord:
-        """Replace a key; the old one remains valid for the overlap. The new token is returned only once."""
+        """Replace a key. The old key remains valid for `overlap_seconds`. The new token is returned only once."""
         body = {"overlap_seconds": overlap_seconds, "expires_at": expires_at and expires_at.isoformat()}
         return self.transport.post(NewKeyRecord, f"/v1/keys/{key_id}/rotate", body)
 
@@ -142,7 +148,7 @@ class Administration:
         return self.transport.post(DecisionRecord, f"/v1/keys/{key_id}/request-revocation", {"reason": reason})
 
     def audit_log(self, *, after: str | None = None) -> Iterator[AuditEventRecord]:
-        """Yield the audit events that your key can read, oldest first, from the beginning or after an id."""
+        """Yield the audit events that your key can read, oldest first. after: id of the last event to skip."""
         while True:  # each request adds an audit event, so stop at the first answer that is not full
             params = {"limit": AUDIT_LINES} | ({} if after is None else {"after": after})
             answer = self.transport.request("GET", "/v1/audit-events", params=params)

@@ -48,7 +48,7 @@ def verb(method: Sync[P, R]) -> Async[P, R]: ...
 @overload
 def verb(method: Sync[P, R], turn: Callable[[R], A]) -> Async[P, A]: ...
 def verb(method: Sync[P, Any], turn: Callable[[Any], Any] | None = None) -> Async[P, Any]:
-    """Return an async method that runs a synchronous one in a thread, on `self._sync`. turn: converts the result."""
+    """Return an async method that runs the same method of `self._sync` in a thread. `turn` converts the result."""
 
     @wraps(method)
     async def run(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -137,7 +137,7 @@ class AsyncJob(AsyncLive, job_schemas.JobRecord):
 
 
 class AsyncMadeByJob(AsyncLive):
-    """A record that a job completes, such as a sample."""
+    """A record that is complete once its job has succeeded, such as a sample."""
 
     job = verb(MadeByJob.job, AsyncJob.of)
 
@@ -154,7 +154,7 @@ class AsyncEvaluation(AsyncMadeByJob, release_schemas.EvaluationRecord):
 def drawn(method: Sync[P, R], *formats: SampleFormat, check: Callable[P, None] | None = None) -> Async[P, R]:
     """Return an async method that waits for a sample in a suitable format, then runs the synchronous method.
 
-    check: runs first, before anything is generated.
+    `check` runs before anything is generated, and may raise.
     """
 
     @wraps(method)

@@ -45,7 +45,7 @@ READY_POLL_SECONDS = 0.5
 
 
 class Client(Administration):
-    """A connection to an Obscura service; a context manager. transport: replaces the HTTP transport in tests."""
+    """A connection to an Obscura service; a context manager. `transport` replaces the HTTP transport in tests."""
 
     def __init__(self, base_url: str, token: str | None, *, transport: Transport | None = None) -> None:
         self.transport = transport or Transport(base_url, token)
@@ -210,7 +210,10 @@ class Client(Administration):
         subjects_recognised: bool = False,
         account_id: str | None = None,
     ) -> Dataset:
-        """Declare a dataset; every argument becomes public. Then upload with `push`; `datasets.push` does both."""
+        """Declare a dataset; every argument becomes public. Upload the images with `Dataset.push`.
+
+        `datasets.push` prepares images, declares the dataset and uploads it in one call.
+        """
         body: dict[str, Any] = {"name": name, "visibility": visibility, "account_id": account_id, "classes": classes}
         body |= {"height": height, "width": width, "channels": channels, "records_declared": records_declared}
         body |= {"subjects_declared": subjects_declared, "subjects_recognised": subjects_recognised}

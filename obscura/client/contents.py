@@ -142,7 +142,7 @@ class Images:
     classes: tuple[str, ...]
 
     def to_torch(self) -> TensorDataset:
-        """Return a `torch.utils.data.TensorDataset` of (float32 in [0, 1], (c, h, w)) and int64 labels."""
+        """Return a `torch.utils.data.TensorDataset` of images, (c, h, w) float32 in [0, 1], and int64 labels."""
         with extras():
             import torch
             from torch.utils.data import TensorDataset
@@ -162,7 +162,7 @@ class Images:
 
 
 def read_images(path: Path, format: str, count: int) -> Images:
-    """Read a downloaded sample of `count` images into memory; raise DownloadCorrupt for other content."""
+    """Read a downloaded sample of `count` images into memory; raise DownloadCorrupt if it is not such a sample."""
     with _opened(path, count) as archive:
         if format == "npz":
             with np.load(path, allow_pickle=False) as arrays:
@@ -273,7 +273,7 @@ def combine(archives: Mapping[str, tuple[Path, int]], out: Path) -> Path:
 
 
 def _described(part: Path, name: str) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return the classes of an unpacked sample, and one record per image, whose path includes the sample's name."""
+    """Return an unpacked sample's classes and one record per image. Paths in records begin with the sample's name."""
     try:
         described = json.loads((part / "croissant.json").read_bytes())["recordSet"]
         (classes,) = (records for records in described if records["@id"] == "classes")

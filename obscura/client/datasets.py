@@ -207,7 +207,7 @@ def default_name(place: Path | Arrays) -> str:
 
 
 def require_statements(at_most: int | None, subjects_at_most: int | None, *, private: bool, by_subject: bool) -> None:
-    """Raise PackingError if a limit on private images is missing. Called before any image is read."""
+    """Raise PackingError if a limit that private images need is missing. Called before any image is read."""
     if subjects_at_most is not None and not by_subject:
         raise PackingError("--subjects-at-most is only for accounts whose unit is the subject. Leave it out.")
     if any(limit is not None and limit < 1 for limit in (at_most, subjects_at_most)):

@@ -34,7 +34,7 @@ class TerminalConsole(Console):
 
 
 def show_cost(facts: ProgressFacts) -> str:
-    """Format the charged part of a job's cost."""
+    """Format the charged and the planned cost of a job: "epsilon 0.412 of 1.0"."""
     charged, planned = (show_epsilon(each, up=True) for each in (facts.charged_epsilon, facts.planned_epsilon))
     return f"epsilon {charged} of {planned}"
 
@@ -42,7 +42,7 @@ def show_cost(facts: ProgressFacts) -> str:
 class JobStatus:
     """The charged budget and the time left of a job: `epsilon 0.412 of 1.0 charged, about 2 min 30 s left`.
 
-    Counts down between the service's coarse estimates. clock: monotonic, in seconds.
+    The time left counts down between the service's coarse estimates. `clock` returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

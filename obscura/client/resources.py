@@ -64,7 +64,7 @@ class Dataset(Live, schemas.DatasetRecord):
     PATH = "/v1/datasets"
 
     def push(self, body: Iterable[bytes], *, format: UploadFormat, subjects_key_check: str | None = None) -> Self:
-        """Stream the content to the service; raise RequestError with the broken rule if the content is invalid.
+        """Stream the content to the service; raise RequestError if it is invalid. The error states the broken rule.
 
         `subjects_key_check` is the result of `obscura.preparing.subjects.key_check`; None for plain ids.
         """
@@ -92,7 +92,7 @@ class _Cancellable(Live):
 
 
 class MadeByJob(Live):
-    """A record that a job completes, such as a sample."""
+    """A record that is complete once its job has succeeded, such as a sample."""
 
     job_id: str
 
@@ -118,7 +118,10 @@ class Job(_Cancellable, job_schemas.JobRecord):
                 return
 
     def wait(self, on_event: OnEvent | None = None, *, timeout_seconds: float | None = None) -> Job:
-        """Wait for the job's end; raise JobFailed unless it succeeds, or WaitTimeout at an event after the timeout."""
+        """Wait for the end of the job; raise JobFailed unless it succeeds.
+
+        Raises WaitTimeout at the first event after `timeout` seconds.
+        """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         for event in self.events():
             if on_event is not None:
@@ -333,7 +336,7 @@ class Sample(MadeByJob, release_schemas.SampleRecord):
             return read_images(sample.download(Path(scratch) / "sample"), sample.format, self.count)
 
     def packed(self, *formats: SampleFormat) -> Sample:
-        """Return this sample if it has one of the formats; otherwise request the same images in the first, for free."""
+        """Return this sample if it has one of the formats; otherwise request its images in the first format, free."""
         if self.format in formats:
             return self
         release = Release.read(self._transport, self.release_id)

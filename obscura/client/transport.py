@@ -244,7 +244,7 @@ class Transport:
         return self.parse(record, self.request("GET", path))
 
     def post(self, record: type[Record], path: str, body: Any = None, *, repeatable: bool = False) -> Record:
-        """POST and parse the answer. repeatable: retry, because the route is idempotent."""
+        """POST and parse the answer. `repeatable` allows retries, because the route is idempotent."""
         return self.parse(record, self.request("POST", path, json=body, repeatable=repeatable))
 
     def document(self, path: str) -> dict[str, Any]:
