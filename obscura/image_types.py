@@ -1,9 +1,9 @@
 """Image file types: their limits, and their headers, which are checked before a decoder reads the file.
 
-Shared by the client, which prepares images, and the service, which reads them again. A small file can keep a decoder
-busy for minutes: decoders reread all pixels for each scan of a JPEG, unpack every colour profile of a PNG, and visit
-each segment, chunk or run. They also allocate the memory that the header states. So the sizes and the number of parts
-are checked before decoding. To add a type that Pillow reads, add a row to `TYPES`.
+The client, which prepares images, and the service, which reads them again, share this module. A small file can keep a
+decoder busy for minutes: decoders reread all pixels for each scan of a JPEG, unpack every colour profile of a PNG, and
+visit each segment, chunk or run. Decoders also allocate the memory that the header states. So the size and the number
+of parts are checked before decoding. To add a type that Pillow reads, add a row to `TYPES`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def count_chunks(data: bytes) -> None:
 
 
 def count_runs(data: bytes) -> None:
-    """Raise Refused (IMAGE_PARTS) for a BMP with far more runs than its pixels need."""
+    """Raise Refused (IMAGE_PARTS) for a BMP with far more runs of compressed pixels than its size can need."""
     if len(data) < 34 or struct.unpack_from("<I", data, 14)[0] == 12:  # the old header has no run-length encoding
         return
     width, height, compression = struct.unpack_from("<2i4xI", data, 18)

@@ -44,7 +44,7 @@ def new_private_file(path: Path) -> BinaryIO:
 
 
 def write_through(file: BinaryIO, content: bytes) -> None:
-    """Write to a file and sync it to disk."""
+    """Write bytes to a file and sync them to disk."""
     file.write(content)
     file.flush()
     os.fsync(file.fileno())

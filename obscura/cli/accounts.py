@@ -31,7 +31,7 @@ def create_account(
     name: Annotated[str, typer.Argument(help="Name of the population.")],
     epsilon: Annotated[float, typer.Option("--epsilon", "-e", help="Lifetime budget.")],
     delta: Annotated[float, typer.Option("--delta", "-d", help="At most 1 / (10 x number of images).")],
-    unit: Annotated[Unit, typer.Option(help="Whose presence is hidden: one record, or all records of a subject.")],
+    unit: Annotated[Unit, typer.Option(help="Protected unit: one record, or all records of a subject.")],
     owner: Annotated[str, typer.Option(help="Contact for questions about the account.")] = "admin",
     project: ProjectId = None,
     accept_large_delta: Annotated[

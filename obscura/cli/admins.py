@@ -53,7 +53,7 @@ WebhookId = Annotated[str, typer.Argument(metavar="WEBHOOK", help="whk_...")]
 ProjectName = Annotated[str, typer.Argument(help="Name of the project.")]
 ProjectArgument = Annotated[str, typer.Argument(metavar="PROJECT", help="Name or id."), Client.find_project]
 AdminId = Annotated[str, typer.Argument(metavar="ADMIN", help="adm_...")]
-Action = Annotated[DecisionAction | None, typer.Option(help="Show only requests for this.")]
+Action = Annotated[DecisionAction | None, typer.Option(help="Show only requests of this kind.")]
 Out = Annotated[Path, typer.Option("--out", dir_okay=False, help="New file for the token, which only you can read.")]
 Expires = Annotated[str | None, typer.Option(help="Expiry: after 12h, 90d or 8w, or on 2027-01-31 (UTC)")]
 KEYS_SHOWN_MAX = 20
@@ -93,7 +93,7 @@ def admit(
     client: Client,
     output: Output,
     name: Annotated[str, typer.Argument(help="Name of the person.")],
-    introduction: Annotated[str, typer.Option(help="key_...:SHA-256, as the person gave it to you.")],
+    introduction: Annotated[str, typer.Option(help="The person's introduction, key_...:SHA-256.")],
     reason: Reason,
     project: Annotated[
         str | None, typer.Option(help="Name or id of the department that the person owns."), Client.find_project
@@ -158,7 +158,7 @@ add_command(
 def set_quota(
     client: Client,
     project: ProjectArgument,
-    jobs: Annotated[str, typer.Option(help="Limit on waiting and running jobs, or none.")],
+    jobs: Annotated[str, typer.Option(help="Most waiting and running jobs, or the word none.")],
 ) -> Shown:
     """Limit the unfinished jobs of a project; --jobs none removes the limit (installation admins only)."""
     if jobs != "none" and not jobs.isdecimal():

@@ -144,9 +144,9 @@ def withdraw(
     account: Annotated[str, typer.Option(help="Name or id of the account to withdraw from.")],
     subjects_key: Annotated[Path, typer.Option(help="File with the secret that was used for all pushes.")],
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Subject ids, as pushed.")] = None,
-    ids_from: Annotated[Path | None, typer.Option(help="A file of ids, one a line, or a table; - for stdin.")] = None,
+    ids_from: Annotated[Path | None, typer.Option(help="A file of ids, one per line, or a table; - for stdin.")] = None,
     join_subjects: Annotated[
-        bool, typer.Option("--join-subjects", help="Add this if the images were pushed with it.")
+        bool, typer.Option("--join-subjects", help="Add this if the images were pushed with --join-subjects.")
     ] = False,
     cancel_jobs: CancelJobs = False,
     yes: Yes = False,

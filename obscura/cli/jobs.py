@@ -231,7 +231,7 @@ def sweep(
     epsilon: Epsilon,
     grid: Annotated[
         list[str],
-        typer.Option("--grid", "-g", metavar="NAME=VALUE,VALUE,...", help="Values of an option or epsilon to combine."),
+        typer.Option("--grid", "-g", metavar="NAME=VALUE,VALUE,...", help="Values of one option, or of epsilon."),
     ],
     option: OptionPairs = None,
     preset: Preset = None,

@@ -82,11 +82,11 @@ def doctor(context: typer.Context, as_json: Json = False) -> None:
         findings = [Finding("python", "ok", f"{sys.version.split()[0]}, obscura {version(LIBRARY)}")]
         parts = packages_of_parts()
         if SERVER not in parts:
-            findings.append(Finding("service here", "missing", f"cannot run: pip install '{WORKER}'"))
+            findings.append(Finding("service here", "missing", f"to install it: pip install '{WORKER}'"))
         for part, names in parts.items():
             if not part.endswith("[dev]"):
                 missing = [name for name in names if not is_installed(name)]
-                how = f"{', '.join(missing)}: pip install '{part}'" if missing else f"{len(names)} packages"
+                how = f"{', '.join(missing)}; to install: pip install '{part}'" if missing else f"{len(names)} packages"
                 findings.append(Finding(f"packages of {part}", "missing" if missing else "ok", how))
         findings.append(_service(target, output))
         if (beside := server_side()) is not None:
@@ -112,15 +112,15 @@ def _service(target: Target, output: Output) -> Finding:
             try:
                 health = client.wait_ready(SLOW_SECONDS_MAX)
             except ConnectionFailed as error:
-                absent = f"no service answers at {url}: obscura up"
+                absent = f"no service answers at {url}; to start one: obscura up"
                 return Finding("service", "bad", absent if error.refused else f"{url} is too slow: {error}")
             try:
                 next(iter(client.accounts()), None)
             except AuthError as error:
                 if error.status == 401:
-                    return Finding("service", "bad", f"{url} does not know the key: obscura login {url}")
+                    return Finding("service", "bad", f"{url} rejects the key; to save another: obscura login {url}")
             if health.trainings == "stopped":
-                return Finding("service", "bad", f"{url} has stopped trainings: obscura ledger status")
+                return Finding("service", "bad", f"{url} has stopped trainings; to see why: obscura ledger status")
             return Finding("service", "ok", f"{url}, version {health.version}")
     except (CliError, ObscuraClientError) as error:
         return Finding("service", "bad", str(error))

@@ -210,10 +210,7 @@ class Client(Administration):
         subjects_recognised: bool = False,
         account_id: str | None = None,
     ) -> Dataset:
-        """Declare a dataset; every argument becomes public. Upload the images with `Dataset.push`.
-
-        `datasets.push` prepares images, declares the dataset and uploads it in one call.
-        """
+        """Declare a dataset; every argument becomes public. Then call `Dataset.push`. `datasets.push` does both."""
         body: dict[str, Any] = {"name": name, "visibility": visibility, "account_id": account_id, "classes": classes}
         body |= {"height": height, "width": width, "channels": channels, "records_declared": records_declared}
         body |= {"subjects_declared": subjects_declared, "subjects_recognised": subjects_recognised}

@@ -63,7 +63,7 @@ class Datasets:
             say: Called with each line of the findings, then with the public metadata.
             agree: Called before anything is declared. An exception stops the push.
             on_image: Called with the number of images surveyed.
-            on_bytes: Called with (bytes sent, 0).
+            on_bytes: Called with (bytes sent, 0), because the total is not known.
             push_options: How images are read and converted; see `obscura.preparing.Choices`.
 
         Raises:

@@ -26,7 +26,7 @@ SUBJECT_TAG_USUAL, NO_TAG = "PatientID", "none"
 
 
 def read_secret(path: str | Path | None) -> bytes | None:
-    """Read a secret from a file. Never create a secret: with a new one, known subjects would count as new."""
+    """Read a secret from a file. A missing file is an error: with a new secret, known subjects would count as new."""
     if path is None:
         return None
     try:
@@ -140,7 +140,7 @@ class Choices(BaseModel, extra="forbid", frozen=True):
 
     @property
     def scale(self) -> Scale:
-        """Return the numbers for black and white, as `depth` or `window` states them."""
+        """Return the range of black and white that `depth` or `window` states."""
         return read_scale(self.depth, self.window)
 
     @field_validator("classes", mode="before")

@@ -45,9 +45,10 @@ class Row:
 class Contents:
     """Contents of a table, one row per image.
 
-    `classes` are in label order, if the table or the owner defines that order. `owned` is a capitalised noun phrase for
-    the source of the subject ids; None without subject ids. `grouped` is a sentence about a column whose values several
-    images share, such as lesion_id; or "".
+    Attributes:
+        classes: In label order, if the table or the owner defines that order.
+        owned: Noun phrase for the source of the subject ids, capitalised for messages; None without subject ids.
+        grouped: Sentence about a column whose values several images share, such as lesion_id; or "".
     """
 
     rows: list[Row]
@@ -60,8 +61,9 @@ class Contents:
 def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], *, subjects: bool | None) -> Contents:
     """Read the rows of a table and their classes.
 
-    `exists` returns whether a cell may name an image. `subjects`: True requires subject ids, False refuses them, None
-    ignores them.
+    Args:
+        exists: Returns whether a cell may name an image.
+        subjects: True requires subject ids, False refuses them, None ignores them.
     """
     files = _file_column(table, choices.file_column, exists)
     folders = [owner_in(cell) for cell in table.cells(files)]

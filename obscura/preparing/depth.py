@@ -1,4 +1,4 @@
-"""Decide which number is black and which is white in images with more than eight bits, signed or measured values.
+"""Decide which number is black and which is white, in images with more than eight bits or with measured values.
 
 The format, a window stored in the file, or the owner defines white. White is never derived from the images: a window
 set by the brightest image would change with one record.
@@ -38,9 +38,11 @@ COLOUR_LIMITS: Window = (0, 2**16 - 1)
 class Numbers:
     """A grey image before conversion to eight bits: (h, w) integers or floats.
 
-    `limits` are black and white as the format defines them; None for measured values. `own` is the same image after
-    applying the window stored in its file, if any. With `inverted` the smallest number is the brightest. With
-    `integers` values start at 0, so a depth in bits defines white.
+    Attributes:
+        limits: Black and white as the format defines them; None for measured values.
+        own: The same image after applying the window stored in its file, if any.
+        inverted: True if the smallest number is the brightest.
+        integers: True if values are integers from 0, so that a depth in bits defines white.
     """
 
     values: np.ndarray[Any, Any]
@@ -88,7 +90,7 @@ def read_scale(depth: str | int | None, window: str | Sequence[float] | None) ->
 
 
 def eight_bits(numbers: Numbers, scale: Scale) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Convert to eight bits, (h, w), identically for all images of one scale. Values outside the scale are clipped."""
+    """Convert numbers to (h, w) uint8, in the same way for all images. Values outside the scale are clipped."""
     shown, limits = _shown(numbers, scale)
     if limits is None:
         raise Unreadable("nothing says which of its numbers is black and which is white")
@@ -140,8 +142,11 @@ def _require_numbers(values: np.ndarray[Any, Any]) -> None:
 class Depth:
     """Range of the numbers of one image. Never leaves this machine.
 
-    `limits` and `integers` are those of `Numbers`. `windowed`: the file stores a window. `colour`: only the upper eight
-    bits are read. `brightness` has (n,) sampled pixels, 0 for black to 65535 for white, if these are defined.
+    Attributes:
+        limits, integers: As in `Numbers`.
+        windowed: True if the file stores a window.
+        colour: True for a 16-bit colour image, of which only the upper eight bits are read.
+        brightness: (n,) sampled pixels, 0 for black to 65535 for white; empty if black and white are not defined.
     """
 
     limits: Window | None
@@ -154,7 +159,7 @@ class Depth:
 
 
 def depth_of(numbers: Numbers) -> Depth | None:
-    """Return the range of an image's numbers; None for eight bits with the format's own white."""
+    """Return the range of an image's numbers; None if it has eight bits and the usual white, 255."""
     if not numbers.values.size:
         raise Unreadable("it has no pixels")
     _require_numbers(numbers.values)
@@ -203,7 +208,7 @@ class Depths:
             self.dark, self.bright = self.dark or 0 < part < _DARK, self.bright or part >= _USED_MIN
 
     def require(self, scale: Scale, others: int) -> None:
-        """Raise unless white is defined for all images; `others` is the number of images with eight bits."""
+        """Raise unless white is defined for all images. `others` is the number of images with eight bits."""
         if scale != FORMAT_SCALE:
             self._require_applies(scale)
             return

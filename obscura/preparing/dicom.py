@@ -1,7 +1,7 @@
 """Read the pixels of a DICOM frame as a viewer shows them, and no unrelated tag.
 
-Rescale or modality LUT, then VOI LUT or window (PS3.3, C.11.1 and C.11.2), palettes, and the inversion of MONOCHROME1.
-Enhanced files keep rescale and window of each frame in functional groups (PS3.3, C.7.6.16).
+This module applies rescale or modality LUT, then VOI LUT or window (PS3.3, C.11.1 and C.11.2), palettes, and the
+inversion of MONOCHROME1. Enhanced files keep rescale and window of each frame in functional groups (PS3.3, C.7.6.16).
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def has_pixels(dataset: Dataset) -> bool:
 
 
 def describes_images(dataset: Dataset) -> bool:
-    """Return whether a file is a segmentation, dose or report: it may have pixels, but is not an image."""
+    """Return whether a file is a segmentation, dose or report: it may have pixels, but describes other images."""
     from pydicom.uid import UID
 
     stored = UID(tag_text(dataset, "SOPClassUID")).name

@@ -107,7 +107,7 @@ def _kind_inside(tree: Tree, base: str, found: list[str], wanted: str | None) ->
 
 
 def require_no_masks(tree: Tree, at: str, suffixes: frozenset[str] | None = None) -> None:
-    """Raise if a folder, or a folder inside it, has masks beside images or beside files with these suffixes."""
+    """Raise if a folder, or a folder inside it, has masks beside the images (or beside files with these suffixes)."""
     kept = [name for name in tree.files(at) if not is_junk(name)]
     wanted = tuple(IMAGE_SUFFIXES if suffixes is None else suffixes)
     files = [name for name in kept if name.lower().endswith(wanted)]
@@ -128,10 +128,11 @@ def require_no_masks(tree: Tree, at: str, suffixes: frozenset[str] | None = None
 def base_of(
     tree: Tree, choices: Choices, *, subjects: bool, holds: Callable[[str], bool] | None = None, kinds: bool = False
 ) -> tuple[str, str]:
-    """Return (path of the class folders, title), after descending into wrapper folders and the selected part.
+    """Return the path of the class folders and its title, after descending into wrapper folders and the selected part.
 
-    With `subjects`, folders inside class folders are subjects. `holds` returns whether a folder contains images
-    directly; None checks for image files. With `kinds`, `split` may name a folder inside the class folders.
+    A wrapper folder is the only folder at its level, and contains the class folders. With `subjects`, folders inside
+    class folders are subjects. `holds` returns whether a folder contains images directly; None checks for image files.
+    With `kinds`, `split` may name a folder inside the class folders.
     """
     base, note, split = "", "", choices.split
     classes = {normalize("NFC", name) for name in choices.classes or ()}

@@ -53,7 +53,7 @@ class Finder:
             return True
 
     def likely(self, cell: str) -> tuple[str, str] | None:
-        """Return the path of the image that an unmatched cell probably names, and why they differ; otherwise None."""
+        """Return the image that an unmatched cell probably names, and how cell and path differ; otherwise None."""
         folder, _, name = cell.replace("\\", "/").rpartition("/")
         stem, suffix = splitext(name) if re.fullmatch(r".*\.[A-Za-z]\w{1,4}", name) else (name, "")
         alike = self._by_stem.get(normalize("NFC", stem).casefold(), [])
@@ -71,7 +71,7 @@ class Finder:
         return found, f"{why} Save the column as text, or correct the names."
 
     def find(self, cell: str) -> str | None:
-        """Return the only path that ends with the cell's path, or the other way round; None if no path does."""
+        """Return the only image whose path ends with the cell's path, or is the end of the cell's path; or None."""
         wanted = normalize("NFC", cell.replace("\\", "/").removeprefix("./"))
         if ".." in wanted.split("/"):
             raise PackingError(f"The table names a file outside the folder: {cell}. Write paths without '..'.")

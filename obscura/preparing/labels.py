@@ -69,7 +69,7 @@ def read_labels(
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.shape != (count,):
-        raise PackingError(f"{whose}: give one label for each of the {count:,} images, not {labels.shape}.")
+        raise PackingError(f"{whose}: give one label for each of the {count:,} images, not an array of {labels.shape}.")
     if labels.dtype.kind == "O" and all(isinstance(label, str) for label in labels):
         labels = labels.astype(str)
     if labels.dtype.kind not in "iuUS":
@@ -102,7 +102,7 @@ def read_labels(
 def class_numbers(
     used: Iterable[int], stated: tuple[str, ...] | None, *, used_only: bool, known: int = 0
 ) -> tuple[int, ...]:
-    """Return the labels that are classes, in order: 0 to the largest, or only those in use.
+    """Return the numeric labels that are classes, in order: 0 to the largest, or only those that occur.
 
     `stated` has the class names stated by the owner; `known` is the number of class names in the file.
     """

@@ -23,10 +23,14 @@ class Package:
     """An upload, ready to stream.
 
     `classes`, `height`, `width` and `channels` become public with the declaration. They are stated, fixed, or defined
-    by the file format. `private_records` and `private_subjects` (None without subject ids) are counts, used only to
-    check the owner's limits. Only the owner sees `summary` (one line on the conversions), `private_counts` (images by
-    class) and `private_notes` (oddities). `subjects_key_check` identifies the secret that numbers the subjects; None if
-    their numbers are random.
+    by the file format.
+
+    Attributes:
+        private_records, private_subjects: Counts, used only to check the owner's limits. No subjects: None.
+        summary: One line on the conversions, for the owner alone.
+        private_counts: Number of images by class, for the owner alone.
+        private_notes: Remarks on suspicious images or names, for the owner alone.
+        subjects_key_check: Identifies the secret that numbers the subjects; None if their numbers are random.
     """
 
     format: UploadFormat

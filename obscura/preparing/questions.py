@@ -90,7 +90,7 @@ def ask_about_classes(counts: Mapping[str, int], *, folders: bool, combinations:
 
 
 def ask_about_owners(owners: Mapping[str, Collection[str]]) -> None:
-    """Raise if the top-level folders seem to be people, because the folders inside look like parts or sides."""
+    """Raise if the top-level folders seem to be people: the folders inside look like parts (train) or sides (left)."""
     every = set().union(*owners.values())
     shown = some(sorted(every))
     parts = all(is_part(name) or _IS_SIDE.fullmatch(name) for name in every)

@@ -40,7 +40,7 @@ def fail(error: Unreadable) -> NoReturn:
 
 @dataclass
 class Tally:
-    """Counts of a walk: files left out by kind, suffixes of other files, and class folders without images.
+    """Counts of one pass over the images: files left out by kind, suffixes of other files, and empty class folders.
 
     `notes` counts images by remark.
     """
@@ -88,7 +88,7 @@ def part_in(path: str) -> str:
 
 
 def choose_part(name: str, parts: Sequence[str], wanted: str | None, *, title: str) -> tuple[str, str]:
-    """Return the part to use (the requested part, otherwise the only part, otherwise train) and its title."""
+    """Return the part to use and its title: the requested part, otherwise the only part, otherwise train."""
     chosen = wanted or (parts[0] if len(parts) == 1 else "train")
     if chosen not in parts:
         listed = ", ".join(sorted(parts))

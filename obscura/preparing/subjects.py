@@ -42,8 +42,10 @@ def canonical_id(private_id: SubjectId) -> int | str:
 def require_plain_ids(places: Mapping[SubjectId, str], *, join: bool, withdrawal: bool = False) -> None:
     """Raise unless every id is plain text, because an id rewritten by a program would become another subject.
 
-    `places` has the place of each id, for messages; "" if unknown. With `join`, ids that look alike, such as 12 and
-    12.0, are one subject. With `withdrawal`, ids must be spelled as they were pushed.
+    Args:
+        places: Where each id is, for messages, such as "line 3 of ids.csv"; "" if unknown.
+        join: True if ids that look alike, such as 12 and 12.0, are one subject.
+        withdrawal: True if the ids must be spelled as they were pushed.
     """
     texts = {_text(each): f"{place[0].upper()}{place[1:]}:" if place else "The" for each, place in places.items()}
     nothing = " Nothing was sent." if withdrawal else ""
@@ -132,7 +134,7 @@ def number_subjects(ids: Iterable[SubjectId]) -> dict[int | str, int]:
 
 
 def keyed_numbers(names: Iterable[int | str], secret: bytes) -> dict[int | str, int]:
-    """Return 63 bits of an HMAC per subject: the same in every upload with this secret, and revealing no id."""
+    """Return a number per subject: 63 bits of an HMAC, equal in every upload with this secret. It reveals no id."""
     numbers = {name: hmac.new(secret, _LABEL + str(name).encode(), hashlib.sha256).digest() for name in names}
     return {name: int.from_bytes(digest[:_NUMBER_BYTES], "big") >> 1 for name, digest in numbers.items()}
 

@@ -40,10 +40,13 @@ _quoted = partial(json.dumps, ensure_ascii=False)
 class Survey:
     """Counts over all images. PRIVATE, except size and channels.
 
-    `conversions` counts images by conversion, in the order of the summary; `labels` by class and `subjects` by subject.
-    `owners` maps each id as written to one of its images. For each image, `contents` has a digest and `content_labels`
-    the number of its class. `broken` maps unreadable images to the reason. `lost` lists the classes that have no image
-    left, in order.
+    Attributes:
+        conversions: Number of images by conversion, in the order of the summary.
+        labels, subjects: Number of images by class, and by subject.
+        owners: One image of each subject id, as written.
+        contents, content_labels: Digest, and number of the class, for each image.
+        broken: Unreadable images, with the reason.
+        lost: Classes that have no image left, in order.
     """
 
     width: int

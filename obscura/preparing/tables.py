@@ -46,8 +46,10 @@ _DELIMITERS = ("\t", ";", ",", "|", " ")
 class Table:
     """Rows of text, without the header.
 
-    A table without a header is not `named`, and its `columns` are "1", "2", ... `rows` have one text per column, "" if
-    missing. `lines` has the line number of each row; it is empty for formats without lines.
+    Attributes:
+        columns: Names from the header; "1", "2", ... for a table without a header, which is not `named`.
+        rows: One text per column, "" if missing.
+        lines: Line number of each row; empty for formats without lines.
     """
 
     name: str
@@ -97,7 +99,7 @@ def read_ids(path: Path) -> tuple[str, dict[SubjectId, str]]:
     """Read subject ids from the only column of a file, or the only one with a heading for ids; "-" is standard input.
 
     Returns:
-        (heading or "", place of each id for messages).
+        The heading, or ""; and the line of each id, for messages.
     """
     try:
         name, text, delimiter = _text(path.name, _content(path), None)

@@ -212,7 +212,7 @@ class WebhookRecord(DatedRecord):
 
     project_id: str | None = Field(description="Project whose events it receives; null for the installation's.")
     url: str = Field(description="Where requests are sent.")
-    state: str = Field(description="`active`, `failing` (last answer not 2xx) or `revoked` (its key or owner was).")
+    state: str = Field(description="`active`, `failing` (last answer not 2xx) or `revoked` (with its key or owner).")
     failing_since: Minute | None = Field(description="Since when no request gets a 2xx answer; null unless failing.")
 
 

@@ -31,7 +31,7 @@ class Packing:
     """A file format of samples.
 
     Attributes:
-        suffix: Of the file, without the dot.
+        suffix: Suffix of the file, without the dot.
         contents: Description, in Markdown, of the content besides README and privacy card.
     """
 

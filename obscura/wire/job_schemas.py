@@ -74,7 +74,7 @@ class StageFacts(ApiRecord):
 
     name: str = Field(description="Name of the stage, unique in its plan.")
     releases: int = Field(description="Number of noisy releases in this stage.")
-    repeats: int = Field(0, description="Further releases that are paid for, in case a crash requires them.")
+    repeats: int = Field(0, description="Extra noisy releases, paid for in advance, to repeat steps after a crash.")
     noise_multiplier: float = Field(description="Standard deviation of the noise, divided by the sensitivity.")
     cost_nano: CostNano
 
@@ -154,15 +154,15 @@ class PreviewRecord(OutcomeFacts, DatedRecord):
     )
     accuracy: float | None = Field(
         description="Accuracy of a CNN trained on the generated images, or of the released classifier; measured on "
-        "other stand-in images."
+        "other images of `stand_in`."
     )
     real_accuracy: float | None = Field(
-        description="Accuracy of the same CNN trained on stand-in images; null for a recipe that trains a classifier."
+        description="Accuracy of the same CNN trained on `stand_in`; null for a recipe that trains a classifier."
     )
     balanced_accuracy: float | None = Field(default=None, description="Mean of the classes' accuracies.")
     accuracy_by_class: dict[str, float] | None = Field(default=None, description="Accuracy for each declared class.")
     chance: float | None = Field(description="Accuracy of guessing.")
-    verdict: str | None = Field(description="The forecast in words, with a warning if much is lost in the noise.")
+    verdict: str | None = Field(description="The forecast in words, with a warning if the noise hides much.")
     notes: list[str] = Field(description="Remarks on the plan, for people.")
     finished_at: Minute | None = Field(description="When it ended; null before.")
 
@@ -274,7 +274,7 @@ class SweepRecord(DatedRecord, NamedRecord):
     recipe: RecipeName
     state: str = Field(description="`open` while a trial or its evaluation is queued or running; else `ended`.")
     trials: list[TrialFacts] = Field(description="Its trainings, in the order in which they run.")
-    totals: SweepTotals = Field(description="Sums over the trials.")
+    totals: SweepTotals = Field(description="Sums over all trials.")
     best_job_id: str | None = Field(description="Trial with the highest balanced CNN accuracy on public data.")
 
     @property
@@ -293,11 +293,11 @@ class RecipeRecord(ApiRecord):
     title: str = Field(description="Its name for people.")
     publishes: str = Field(description="Kind of its release: `generator`, `classifier` or `histogram`.")
     releases: str = Field(description="The kind of its release, in words.")
-    units: list[Unit] = Field(description="Units whose influence it bounds. Only accounts of these units can use it.")
+    units: list[Unit] = Field(description="Units that it can protect. Only accounts of these units can use it.")
     presets: dict[str, dict[str, Any]] = Field(description="Options set by each preset. Default preset: `default`.")
     defaults: dict[str, Any] = Field(description="Default of each option.")
     follows: list[str] = Field(
-        description="Options whose defaults follow from declared numbers and the budget. A plan shows their values."
+        description="Options with defaults computed from declared numbers and budget. A plan shows the values."
     )
     options: dict[str, Any] = Field(description="JSON Schema of the `options` of a request.")
 

@@ -179,7 +179,7 @@ _GIVEN_NAMES = frozenset([
 
 
 def why_personal(name: str) -> str | None:
-    """Return why a name looks like a person's, such as "a date" or "a given name"; None if it does not."""
+    """Return the reason why a name looks personal, such as "a date" or "a given name"; None if it does not."""
     text = unicodedata.normalize("NFC", name)
     if _WNID.fullmatch(text):
         return None
@@ -313,7 +313,7 @@ def masks_among(names: Iterable[str]) -> list[str]:
 
 
 def _picture_of(words: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the words of the image's name, given the words of its mask's name; None if they name no mask.
+    """Return the words of an image's name, given the words of its mask's name; None if these do not name a mask.
 
     Returns () for a mask of any image, and ("",) for a mask of images that have a general name such as `image`.
     """
@@ -357,7 +357,7 @@ def persons_in_file_names(names: Sequence[str], *, classes: int = 1) -> tuple[st
 
 
 def _person_of(path: str) -> tuple[bool, str, str]:
-    """Return (whether the sign is strong, the apparent person or "", the part that identifies the person's file)."""
+    """Return (True for a strong sign, apparent person or "", part that differs between the files of that person)."""
     *folders, name = path.split("/")
     owner = _OWNER.match(name)
     if owner:

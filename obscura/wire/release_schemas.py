@@ -69,7 +69,7 @@ class ReleaseRecord(DatedRecord, NamedRecord):
     accuracy_by_class: dict[str, float] | None = Field(description="Accuracy by class, of the CNN or the classifier.")
     artifact_sha256: str = Field(description="SHA-256 over the files that were published.")
     summary: dict[str, Any] = Field(description="Public facts, and accuracies of the newest evaluation that has ended.")
-    incomplete: IncompleteFacts | None = Field(description="The completed part, if it ended early; else null.")
+    incomplete: IncompleteFacts | None = Field(description="Completed part, if the training ended early; else null.")
     histogram: HistogramFacts | None = Field(description="The counts, if the release is a histogram; else null.")
     project_id: str = Field(description="The project that trained it. If it is not yours, it shares the release.")
 
@@ -110,7 +110,7 @@ class EvaluationRecord(OutcomeFacts, DatedRecord):
     balanced_accuracy: dict[str, float] | None = Field(description="Mean of the classes' accuracies, by classifier.")
     accuracy_by_class: dict[str, float] | None = Field(description="Accuracy by class, of the CNN or the classifier.")
     similarity: SimilarityFacts | None = Field(description="Similarity of generated to public images, for a generator.")
-    accuracy_warm_start_only: dict[str, float] | None = Field(description="Accuracy of the warm start alone, if any.")
+    accuracy_warm_start_only: dict[str, float] | None = Field(description="Accuracy without the generator's guide.")
     accuracy_real: float | None = Field(
         description="Accuracy of the CNN trained on half of the public images, measured on the other half."
     )

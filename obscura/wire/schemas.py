@@ -103,7 +103,10 @@ class ApiRecord(BaseModel):
 
 
 def record_of(schema: type[Record], row: Any, **differently: Any) -> Record:
-    """Return a record of a row's fields. `differently` replaces the values of fields that are shown in another form."""
+    """Return a record of a row's fields.
+
+    `differently` holds values that replace the row's, for fields that the record shows in another form.
+    """
     same = {name: getattr(row, name) for name in schema.model_fields if name not in differently}
     return schema(**same, **differently)
 
@@ -197,7 +200,7 @@ class AccountTerms(DatedRecord, NamedRecord):
     unit: str = Field(description="The protected unit: one `record`, or all records of a `subject`.")
     adjacency: str = Field(description="Which datasets are neighbours: those that differ by one whole unit.")
     rate: float = Field(
-        description="Chance of failure that comes with each unit of mu^2; see /docs/explanation/accounting."
+        description="Probability of failure allotted to each unit of mu^2; see /docs/explanation/accounting."
     )
     frozen: bool = Field(description="True if the account accepts no new job.")
     closed: bool = Field(default=False, description="True if it accepts no new data.", exclude_if=operator.not_)
@@ -253,12 +256,12 @@ class DatasetRequest(ApiRequest):
     height: int = Field(ge=1, le=1024, description="Pixels of an image, top to bottom.")
     width: int = Field(ge=1, le=1024, description="Pixels of an image, left to right.")
     channels: Literal[1, 3] = Field(description="1 for grey, 3 for colour.")
-    records_declared: int = Field(ge=1, le=RECORDS_MAX, description="Public limit; bounds teachers and 1/delta.")
+    records_declared: int = Field(ge=1, le=RECORDS_MAX, description="Public limit; delta must be at most 1/limit.")
     subjects_declared: int | None = Field(
         default=None,
         ge=1,
         le=RECORDS_MAX,
-        description="Public limit on the subjects, which then bounds teachers and 1/delta. Required if the account "
+        description="Public limit on the subjects; delta must be at most 1/limit. Required if the account "
         "protects subjects, otherwise not allowed. If it is set, the upload must contain subject ids.",
     )
     subjects_recognised: bool = Field(

@@ -165,7 +165,7 @@ def trials_of(grids: Sequence[str], fixed: Mapping[str, Any]) -> list[dict[str, 
     for position, grid in enumerate(grids):
         name, _, text = (part.strip() for part in grid.partition("="))
         if not name:
-            raise GridRefused("Name the option that has these values.", position)
+            raise GridRefused("Write the name of an option before its values: NAME=VALUE,VALUE.", position)
         if not text:
             raise GridRefused(f"Write the values of {name} to try, separated by commas.", position)
         if name in values:

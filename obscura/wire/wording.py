@@ -74,7 +74,7 @@ def show_delta(delta: float) -> str:
 
 
 def show_power(value: float, digits: int = 2) -> str:
-    """Format a small number in scientific form: '10⁻⁵', '2.5 × 10⁻⁶'."""
+    """Format a small number as a power of ten: '10⁻⁵', '2.5 × 10⁻⁶'."""
     mantissa, exponent = f"{value:.{digits}e}".split("e")
     power = "10" + str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
     mantissa = mantissa.rstrip("0").removesuffix(".")

@@ -42,7 +42,7 @@ class HoldState(enum.StrEnum):
 
 
 class VerificationKind(enum.StrEnum):
-    """Extent of a verification: all entries, or those since the newest checkpoint."""
+    """Extent of a verification of the ledger: all entries, or only those since the newest checkpoint."""
 
     FULL = "full"
     RECENT = "recent"
@@ -85,7 +85,7 @@ ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
 class EarlyEnd(enum.StrEnum):
-    """Reason why a training ends before its plan; its partial result is published as incomplete.
+    """Reason why a training ends before its plan is complete; its partial result is published as incomplete.
 
     A discarded training publishes nothing. All reasons except CANCELLED and DISCARDED are failure codes.
     """
@@ -144,7 +144,7 @@ class DecisionState(enum.StrEnum):
 
 
 class Outcome(enum.StrEnum):
-    """Outcome of a request: an answer, a refusal, not found, or no answer."""
+    """Outcome of a request, for the audit log: answered, refused, object not found, or failed."""
 
     ALLOWED = "allowed"
     REFUSED = "refused"
