@@ -79,7 +79,7 @@ class WaitTimeout(ObscuraClientError):
 
 
 class JobFailed(ObscuraClientError):
-    """A job failed, was cancelled or published no release. code: the failure code, or else the job's state."""
+    """A job failed, was cancelled or published no release. `code` is the failure code, or else the job's state."""
 
     def __init__(self, job_id: str, state: str, code: str, message: str) -> None:
         super().__init__(f"Job {job_id} {state}: {message}")
@@ -108,7 +108,7 @@ class ApiError(ObscuraClientError):
 
 
 class UnexpectedAnswer(ApiError):
-    """Something other than an Obscura service answered, or the service broke its contract."""
+    """Something other than an Obscura service answered, or the answer does not match the API's schema."""
 
     def __init__(self, route: str, response: httpx.Response, because: str = "") -> None:
         kind = content_type(response) or "no content type"

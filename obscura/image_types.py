@@ -71,7 +71,7 @@ def count_chunks(data: bytes) -> None:
 
 
 def count_runs(data: bytes) -> None:
-    """Raise Refused (IMAGE_PARTS) for a BMP with far more runs of compressed pixels than its size can need."""
+    """Raise Refused (IMAGE_PARTS) for a run-length encoded BMP with far more runs than its pixels need."""
     if len(data) < 34 or struct.unpack_from("<I", data, 14)[0] == 12:  # the old header has no run-length encoding
         return
     width, height, compression = struct.unpack_from("<2i4xI", data, 18)

@@ -27,7 +27,7 @@ def go_on() -> None:
 
 
 async def in_thread(act: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a function in a thread. Cancelling ends the wait at once, and the function at its next `go_on`."""
+    """Run a function in a thread. Cancelling ends the wait at once; the function stops when it next calls `go_on`."""
     event, context = threading.Event(), copy_context()
     context.run(_abandoned.set, event)
     try:

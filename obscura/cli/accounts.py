@@ -42,7 +42,7 @@ def create_account(
     if DELTA_USUAL_MOST < delta <= DELTA_MOST and not accept_large_delta:
         confirm(
             f"Delta {delta:g} is large: the guarantee may fail with this probability, 1 in {1 / delta:,.0f}, and the "
-            "account keeps this delta forever. Choose at most 1 / (10 x number of images). Accept it?",
+            "account keeps this delta forever. Choose at most 1 / (10 x number of images). Accept this delta?",
             "No account was opened.",
             flag="--accept-large-delta",
         )

@@ -70,7 +70,7 @@ class Target:
 
     @property
     def folder(self) -> Path:
-        """Return the data folder of a service here; raise CliError if it is the default folder and another user's."""
+        """Return the data folder of a service on this machine; raise CliError if it is foreign (see `is_foreign`)."""
         if self.is_foreign:
             raise CliError(
                 f"{self.data_dir} belongs to another user, so its service is not used. To use another service: "
@@ -124,7 +124,7 @@ def _address_here(folder: Path, say: Callable[[str], None]) -> str:
         return url
     host, port = os.environ.get("OBSCURA_HOST"), os.environ.get("OBSCURA_PORT")
     if host is None and port is None and admin_key_path(folder).exists():  # the key must not be sent to another service
-        raise CliError(f"No service runs on {folder}. To start it: obscura --data-dir {folder} up")
+        raise CliError(f"No service runs on {folder}. To start one: obscura --data-dir {folder} up")
     return f"http://{host or '127.0.0.1'}:{port or '8420'}"
 
 
@@ -187,9 +187,8 @@ def shown(
     The function's parameters `client` and `output` are filled in; its other parameters become options of the command. A
     function that returns None has already shown its result.
 
-    If a parameter's annotation contains a function, such as `Client.find_project`, that function looks up the name that
-    the user types, and the parameter receives the record's id. `hint` is printed after a record; `{0.id}` inserts a
-    field.
+    If an annotation contains a function, such as `Client.find_project`, that function looks up the record that the user
+    names. The parameter receives the record's id. `hint` is printed after a record; `{0.id}` inserts a field.
     """
 
     def decorate(function: Callable[..., Shown]) -> Callable[..., None]:

@@ -34,7 +34,7 @@ CancelJobs = Annotated[bool, typer.Option("--cancel-jobs", help="Cancel jobs tha
 
 
 def with_push_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Replace the `**push_options` of a command with one flag per option. The command receives only used flags."""
+    """Replace the `**push_options` of a command with one flag per option. Omitted flags are not passed on."""
 
     def called(*args: Any, **values: Any) -> Any:
         absent = {name for name in Choices.model_fields if values[name] in (None, False)}

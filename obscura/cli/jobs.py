@@ -164,7 +164,7 @@ def cancel_job(client: Client, output: Output, job_id: JobId, discard: Discard =
 
 
 def lossy_cancel_question(job: Job, *, discard: bool) -> str | None:
-    """Return the question to confirm if a cancelled job would have spent budget and publish nothing; otherwise None."""
+    """Return the question to confirm if a job has spent budget and would publish nothing once cancelled; else None."""
     facts = job.progress
     if job.finished or not facts.charged_nano or (job.publishes_if_cancelled and not discard):
         return None

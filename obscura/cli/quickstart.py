@@ -68,7 +68,7 @@ class Onboarding:
             raise
 
     def account(self, epsilon: float, delta: float) -> Account:
-        """Return the account with the name of the images, or open it. Raise CliError if its protected unit differs."""
+        """Return the account that is named like the folder; open it if missing. Raise CliError if its unit is wrong."""
         name = default_name(self.folder)
         unit: Unit = "record" if self.package.private_subjects is None else "subject"
         found = next((account for account in self.client.accounts() if account.name == name), None)

@@ -1,4 +1,4 @@
-"""Resumable downloads with a SHA-256 check, and their images as folders, arrays, torch or Hugging Face datasets."""
+"""Download samples resumably, check their SHA-256, and read them as folders, arrays, torch or Hugging Face datasets."""
 
 from __future__ import annotations
 

@@ -187,5 +187,5 @@ def _read_record() -> dict[str, str]:
 
 
 def usual_delta(at_most: int) -> float:
-    """Return the largest power of ten below 1 / (10 x number of records), capped at the usual maximum."""
+    """Return the largest power of ten below 1 / (10 x number of records), but at most 1e-4."""
     return min(DELTA_USUAL_MOST, float(10.0 ** -(math.floor(math.log10(10 * at_most)) + 1)))

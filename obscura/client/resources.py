@@ -217,7 +217,7 @@ class Release(Live, release_schemas.ReleaseRecord):
         return self._transport.pages(release_schemas.ShareRecord, f"{self._path}/shares")
 
     def unshare(self, project_id: str | None = None) -> release_schemas.ShareRecord:
-        """Stop sharing with a project, or with all. Copies made by then remain. Raise NotFoundError if not shared."""
+        """Stop sharing with a project, or with all. Existing copies remain. Raise NotFoundError if it is not shared."""
         for share in self.shares():
             if share.ended_at is None and share.project_id == project_id:
                 path = f"{self._path}/shares/{share.id}"

@@ -56,7 +56,7 @@ _MADE_TO_LAST = {
 
 @contextmanager
 def opened(data: bytes) -> Iterator[Image.Image]:
-    """Open an image file; pixels are decoded on access. A failure in the block raises Unreadable."""
+    """Open an image file; pixels are decoded on access. Raise Unreadable if opening, or reading in the block, fails."""
     try:
         with catch_warnings(action="ignore"):  # warnings about damaged metadata, which is not sent
             image_types.require_few_parts(data)

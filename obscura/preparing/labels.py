@@ -61,9 +61,13 @@ def read_labels(
 ) -> tuple[tuple[str | None, ...], tuple[str, ...] | None]:
     """Return the class name of each image and, for numeric labels, all class names in label order.
 
-    `values` are (count,) or (count, 1) integers or text. `names` has the class names in label order, if the file has
-    them. Negative numbers and words such as "nan" are missing labels, unless `choices.classes` contains the word.
-    Images with the class name None are left out. `whose` is the name of the file, for messages.
+    Negative numbers and words such as "nan" are missing labels, unless `choices.classes` contains the word. The class
+    name of an image that is left out is None.
+
+    Args:
+        values: (count,) or (count, 1) integers or text.
+        names: Class names in label order, if the file has them.
+        whose: Name of the file, for messages.
     """
     labels = np.asarray(values)
     if labels.ndim == 2 and labels.shape[1] == 1:

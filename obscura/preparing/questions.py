@@ -40,7 +40,7 @@ def ask_about_people(names: Iterable[str]) -> None:
 
 
 def ask_about_classes(counts: Mapping[str, int], *, folders: bool, combinations: bool = False) -> None:
-    """Raise if class names look like people, parts, duplicates or lists of labels. Suggest a flag to state them.
+    """Raise if class names look like people, parts of a dataset, duplicates or lists of labels. Suggest --classes.
 
     `counts` has the number of images by class name. With `folders`, the names are folder names, which are less reliable
     than labels. With `combinations`, lists of labels are intended.

@@ -143,7 +143,7 @@ def read_lines(path: Path, encoding: str | None = None) -> list[str]:
 
 
 def read_renames(path: Path, encoding: str | None = None) -> dict[str, str]:
-    """Read a table with the columns old and new: the new name of each class."""
+    """Read the new name of each class from a table with the columns old and new."""
     table = read_table(path, encoding)
     columns = {column.casefold(): column for column in table.columns}
     if not {"old", "new"} <= set(columns):
@@ -156,7 +156,7 @@ def read_renames(path: Path, encoding: str | None = None) -> dict[str, str]:
     for row, (old, new) in enumerate(pairs):
         if not old or not new or renamed.setdefault(old, new) != new:
             place = table.place(row)
-            raise PackingError(f"{place[0].upper()}{place[1:]} lacks a name or contradicts another line. Correct it.")
+            raise PackingError(f"{place[0].upper()}{place[1:]} lacks a name or contradicts another line: correct it.")
     return renamed
 
 
@@ -339,5 +339,5 @@ _USUAL = {
 
 
 def usual_columns(kind: Literal["file", "label", "subject", "ids", "group"], columns: Iterable[str]) -> list[str]:
-    """Return the columns with common names for image files, classes, subjects, lists of ids, or groups of images."""
+    """Return the columns with a common name for one kind: image file, class, subject, list of ids, or image group."""
     return [column for column in columns if re.fullmatch(_USUAL[kind], re.sub(r"[^a-z0-9]", "", column.casefold()))]

@@ -64,7 +64,7 @@ class DecisionRecord(IdRecord):
     epsilon: float | None = Field(description="The requested limit, for a raise.")
     admin_id: str | None = Field(description="The person to remove, the owner of the key, or the admitted person.")
     key_id: str | None = Field(description="The key to revoke, or the first key of the person to admit.")
-    introduction: str | None = Field(description="For an admission: compare it with the one the person sent you.")
+    introduction: str | None = Field(description="For an admission: compare this with what the person sent you.")
     release_id: str | None = Field(description="The release, for a share.")
     shared_with: str | None = Field(description="The other project, for a share; null for all projects.")
     shared_with_name: str | None = Field(description="Name of the other project.")

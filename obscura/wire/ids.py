@@ -11,7 +11,7 @@ _SECRET_BYTES = 32
 
 
 def id_from(prefix: str, digits: bytes) -> str:
-    """Return `<prefix>_` and 20 lowercase base32 characters: the first 100 bits of `digits`, at least 13 bytes."""
+    """Return `<prefix>_` and 20 lowercase base32 characters: the first 100 bits of `digits` (13 bytes or more)."""
     return f"{prefix}_{base64.b32encode(digits).decode('ascii').lower()[:ID_RANDOM_CHARACTERS]}"
 
 

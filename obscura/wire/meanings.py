@@ -227,7 +227,7 @@ def is_scale(names: Sequence[str]) -> bool:
 
 
 def _are_identifiers(form: str, alike: Sequence[str], few: bool) -> bool:
-    """Return whether names that differ in numbers alone are identifiers."""
+    """Return whether names that differ only in their numbers are ids of people or records."""
     if form == "#":  # another rule checks whether bare numbers are consecutive
         return any(re.match(r"0\d\d", name) for name in alike) or (few and len(alike) > BARE_NUMBERS_MAX)
     columns = zip(*map(_NUMBER.findall, alike), strict=True)
@@ -288,7 +288,7 @@ def is_kind(name: str) -> bool:
 
 
 def masks_among(names: Iterable[str]) -> list[str]:
-    """Return the folders or files that are masks of others: `labelsTr` of `imagesTr`, `b1_mask` of `b1`.
+    """Return the folders or files that are masks, such as `labelsTr` beside `imagesTr`, or `b1_mask` beside `b1`.
 
     Args:
         names: All folders, or all file names without suffixes, of one folder.
@@ -328,7 +328,7 @@ def _picture_of(words: Sequence[str]) -> tuple[str, ...] | None:
 
 
 def owner_in(path: str) -> str | None:
-    """Return the folder that identifies a person, or None: patient00001 in `train/patient00001/study1/view1.png`."""
+    """Return the folder that identifies a person, such as patient00001 in `train/patient00001/view1.png`; or None."""
     folders = path.replace("\\", "/").split("/")[:-1]
     return next((part for part in folders if _OWNER.fullmatch(part.strip())), None)
 

@@ -45,7 +45,7 @@ class MadeFacts(ApiRecord):
 
 
 class IncompleteFacts(MadeFacts):
-    """The completed part of a training that ended before its plan. The guarantee covers the completed releases."""
+    """The completed part of a training that ended early. The guarantee covers the completed noisy releases."""
 
     reason: str = Field(description="`cancelled`, or the code of a failure.")
     fraction: float = Field(description="Completed share of the planned noisy releases, rounded down.")
@@ -105,7 +105,7 @@ class EvaluationRecord(OutcomeFacts, DatedRecord):
     samples: int | None = Field(
         description="Number of synthetic images that were measured; null unless the release is a generator."
     )
-    seed: int = Field(description="Public: the same request gives the same result.")
+    seed: int = Field(description="Public seed: the same request gives the same result.")
     accuracy: dict[str, float] | None = Field(description="Accuracy in [0, 1], by classifier; null until it has ended.")
     balanced_accuracy: dict[str, float] | None = Field(description="Mean of the classes' accuracies, by classifier.")
     accuracy_by_class: dict[str, float] | None = Field(description="Accuracy by class, of the CNN or the classifier.")
@@ -127,7 +127,7 @@ class SampleRequest(ApiRequest):
         description="Instead of `classes`: a number for each class to generate; only the ratios matter. `stated`: the "
         "numbers in the training's option `class_fractions`. Absent: all classes equally often.",
     )
-    seed: int = Field(ge=0, lt=2**63, description="Public: the same request gives the same result.")
+    seed: int = Field(ge=0, lt=2**63, description="Public seed: the same request gives the same result.")
     format: SampleFormat = Field(description="File format.")
 
 
@@ -138,7 +138,7 @@ class SampleRecord(OutcomeFacts, DatedRecord):
     count: int = Field(description="Number of images.")
     classes: list[str] | None = Field(description="Names of the classes, in the order of their labels.")
     proportions: dict[str, float] | None = Field(default=None, description="Requested ratio by class; null if equal.")
-    seed: int = Field(description="Public: the same request gives the same result.")
+    seed: int = Field(description="Public seed: the same request gives the same result.")
     format: str = Field(description="File format.")
     sha256: str | None = Field(description="SHA-256 of the file; null until the file exists.")
     bytes: int | None = Field(description="Size of the file.")

@@ -237,7 +237,7 @@ class EntryRecord(ApiRecord):
     capacity_nano: int = Field(description="The whole lifetime budget, in nano-units of mu^2.")
     spent_nano: SpentNano
     reserved_nano: int = Field(description="Reserved for jobs under way, in nano-units of mu^2.")
-    details: dict[str, Any] = Field(description="More about the entry, by its kind; covered by its hash.")
+    details: dict[str, Any] = Field(description="Details that depend on the kind; covered by the entry's hash.")
     previous_hash: str = Field(description="The hash of the previous entry; zeros for the first entry.")
     hash: str = Field(description="SHA-256 over this entry and the hash before it.")
     created_at: datetime = Field(description="Time to the hour, except for the opening of the account.")
@@ -278,7 +278,7 @@ class WithdrawalRequest(ApiRequest):
         min_length=1, max_length=10_000, description="Ids of the subjects, in the form used in the uploads."
     )
     subjects_key_check: KeyCheck | None = Field(
-        default=None, description="Check value of the key of the ids, as in the first upload. Absent for plain ids."
+        default=None, description="Check value of the ids' secret, as in the first upload. Absent for plain ids."
     )
     cancel_jobs: bool = Field(default=False, description="Cancel trainings that need the datasets. Charges stay spent.")
 
@@ -287,8 +287,8 @@ class WithdrawalRecord(ApiRecord):
     """A withdrawal. It does not reveal whether a subject was found, or how many images were destroyed."""
 
     account_id: str = Field(description="The account from which the subjects are withdrawn.")
-    dataset_ids: list[str] = Field(description="Its datasets with content that recognise subjects. All are rewritten.")
-    not_recognised: list[str] = Field(description="Its other datasets. Delete them, and push without the subjects.")
+    dataset_ids: list[str] = Field(description="Datasets that recognise subjects and have content. All are rewritten.")
+    not_recognised: list[str] = Field(description="Other datasets. Delete them, and push again without the subjects.")
     waiting: bool = Field(
         description="True if the rewriting waits for trainings to stop. Until then, the datasets are `withdrawing`."
     )

@@ -143,7 +143,7 @@ EPSILON = "epsilon"  # varies like an option
 
 
 class GridRefused(ValueError):
-    """A grid cannot be parsed. position: the grid's index; None if the combination of all grids is invalid."""
+    """A grid cannot be parsed. `position` is its index; None if each grid is valid, but not their combination."""
 
     def __init__(self, said: str, position: int | None = None) -> None:
         super().__init__(said)

@@ -119,7 +119,7 @@ def is_nobody(text: str) -> bool:
 
 
 def without_marks(text: str) -> str:
-    """Return the words of a text in lower case, separated by single spaces."""
+    """Return the words of a text in lower case, separated by single spaces, without punctuation."""
     return re.sub(r"[\W_]+", " ", text.casefold()).strip()
 
 

@@ -30,7 +30,7 @@ INVISIBLE: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    """Escape control, bidirectional and zero-width characters in untrusted text. lines: keep line breaks."""
+    """Escape control, bidirectional and zero-width characters in untrusted text. `lines` keeps line breaks."""
     if text.isascii() and text.isprintable():
         return text
     kept = "\n" if lines else ""
@@ -82,7 +82,7 @@ def show_power(value: float, digits: int = 2) -> str:
 
 
 def show_percent(fraction: float, digits: int = 1, *, up: bool | None = None) -> str:
-    """Format a fraction as a percentage with limited decimals, rounded up, down, or (None) to nearest."""
+    """Format a fraction as a percentage with few decimals. `up` rounds up or down; None rounds to nearest."""
     value = _rounded(100.0 * max(fraction, 0.0), digits, up=up)
     return f"{value:.{digits}f}".removesuffix("." + "0" * digits) + "%"
 

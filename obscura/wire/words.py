@@ -33,7 +33,7 @@ class EntryKind(enum.StrEnum):
 
 
 class HoldState(enum.StrEnum):
-    """HELD -> RETURNED, or HELD -> ARMED -> CAPTURED."""
+    """State of a reservation of budget: HELD -> RETURNED, or HELD -> ARMED -> CAPTURED."""
 
     HELD = "held"
     ARMED = "armed"
@@ -71,7 +71,7 @@ TRAIN = "train"  # the only kind of job that reserves budget; `service.jobs.kind
 
 
 class JobState(enum.StrEnum):
-    """queued -> running -> succeeded | failed | cancelled; a queued job may be cancelled at once."""
+    """State of a job: queued -> running -> succeeded | failed | cancelled. A queued job may be cancelled at once."""
 
     QUEUED = "queued"
     RUNNING = "running"

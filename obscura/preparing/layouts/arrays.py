@@ -1,4 +1,4 @@
-"""NumPy arrays of images and labels: in memory, or in an .npz as the service, MedMNIST, Keras and Obscura write it.
+"""NumPy arrays of images and labels: in memory, or in an .npz as Obscura, MedMNIST or Keras write it.
 
 The arrays of an .npz are `images` and `labels`, and optionally `subjects` and `classes` (names in label order). Names
 may start with the part (`train_images`) or end with the part (`x_train`). Images are read one at a time.

@@ -189,7 +189,7 @@ class _Reader:
                 f"records. Leave --frames all out, or use an account whose unit is the subject: {OPEN_BY_SUBJECT}"
             )
         self.tally.notes[BURNT_IN] += wanted * (dicom.tag_text(dataset, "BurnedInAnnotation").upper() != "NO")
-        self.tally.notes["of the images are the first frame of a file with several"] += wanted < frames
+        self.tally.notes["of the images are the first frame of a file with several frames"] += wanted < frames
         for number in range(wanted):
             shown = f"{record.shown} frame {number + 1}" if wanted > 1 else record.shown
             yield Record(label, owner, shown, partial(dicom.read_frame, dataset, number))

@@ -83,7 +83,7 @@ def open_volume(data: bytes) -> Volume:
     return Volume(values, limits, (low, high) if low < high else None, int(np.prod(shape[3:], initial=1)))
 
 
-BY_FILE = "of the images are from files that count as one subject each: no folder or sub-01 in the path names a person"
+BY_FILE = "of the images are from files that count as one subject each, because their paths name no person"
 _BIDS = re.compile(r"(?:^|[/_])(sub-[0-9A-Za-z]+)(?=[/_.]|$)")
 
 

@@ -1,4 +1,4 @@
-"""Tables that contain images, in the format of Hugging Face's `datasets`: Parquet, or Arrow by `save_to_disk`.
+"""Tables that contain images, as Hugging Face's `datasets` writes them: Parquet files, or Arrow by `save_to_disk`.
 
 Images are in a column of structs (`bytes`, `path`) or of bytes. A ClassLabel column names its classes in the schema's
 metadata. A folder or an archive may hold several files and several parts, such as data/train-00000-of-00002.
