@@ -71,7 +71,7 @@ class Finder:
         return found, f"{why} Save the column as text, or correct the names."
 
     def find(self, cell: str) -> str | None:
-        """Return the only image whose path ends with the cell's path, or is the end of the cell's path; or None."""
+        """Return the only image that a cell names, or None. One of the two paths must end with the other."""
         wanted = normalize("NFC", cell.replace("\\", "/").removeprefix("./"))
         if ".." in wanted.split("/"):
             raise PackingError(f"The table names a file outside the folder: {cell}. Write paths without '..'.")

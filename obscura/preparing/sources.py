@@ -24,8 +24,8 @@ Content = bytes | Pixels | Numbers
 class Record:
     """One labelled image.
 
-    `shown` is the image's name for messages; it never leaves this machine. `read` returns the bytes of an image file,
-    pixels or unscaled numbers, or raises Unreadable.
+    `shown` is the image's name in messages, which never leave this machine. `read` returns the bytes of an image file,
+    pixels, or numbers before scaling; it may raise Unreadable.
     """
 
     label: str

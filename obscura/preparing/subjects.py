@@ -118,7 +118,7 @@ def subject_key(private_id: SubjectId, *, join: bool) -> int | str:
 
 
 def refuse_owned(what: str) -> None:
-    """Raise, because an account that protects single records does not accept subject ids; `what` is their source."""
+    """Raise PackingError: an account that protects single records accepts no subject ids. `what` names their source."""
     raise PackingError(
         f"{what} identifies subjects, but the account protects single records: a person with several images would be "
         "protected less than it seems. Use an account whose unit is the subject, and state an upper limit on the "
@@ -140,9 +140,9 @@ def keyed_numbers(names: Iterable[int | str], secret: bytes) -> dict[int | str, 
 
 
 def key_check(secret: bytes, *, join: bool) -> str:
-    """Return a check value of a subjects key and the join option: 64 bits that reveal nothing else.
+    """Return 64 bits that identify a subjects key together with the join option, and reveal nothing else.
 
-    The service compares it with the first upload's value, because another key would not recognise known subjects.
+    The service compares the value with the first upload's, because another key would not recognise known subjects.
     """
     label = _CHECK_LABEL + (b"joined" if join else b"")
     return hmac.new(secret, label, hashlib.sha256).hexdigest()[:KEY_CHECK_CHARACTERS]

@@ -251,7 +251,7 @@ class TrialFacts(OutcomeFacts):
 
     @property
     def compared_by(self) -> float | None:
-        """Return the balanced accuracy of the CNN, or its accuracy if that is missing."""
+        """Return the balanced accuracy of the CNN, or its plain accuracy if the balanced one is missing."""
         return (self.balanced_accuracy or self.accuracy or {}).get("cnn")
 
 

@@ -295,7 +295,7 @@ class WithdrawalRecord(ApiRecord):
 
 
 class DatasetRecord(DatedRecord, NamedRecord):
-    """A declared set of labelled images, without digest and size of private content."""
+    """A declared set of labelled images. It omits the digest and the size of private content."""
 
     account_id: str | None = Field(description="The account whose budget pays.")
     visibility: str = Field(description="`private`: belongs to an account; `public`: free, but not protected.")
@@ -326,7 +326,7 @@ class DatasetRecord(DatedRecord, NamedRecord):
 
 
 class HealthRecord(ApiRecord):
-    """The service runs (live) and can serve (ready); otherwise the answer is a problem document."""
+    """State of a service that runs (live) or can serve requests (ready). Otherwise the answer is a problem document."""
 
     status: Literal["ok"] = Field(description="`ok`.")
     version: str = Field(description="Version of the service.")

@@ -1,7 +1,7 @@
 """Rules for uploads, shared by the client, which prepares images, and the service, which receives them.
 
-They define the reasons for rejecting an upload, when two subject ids are the same, and the layout of class folders:
-`class/image.png`, or `class/subject/image.png`. `service.ingest.faults` has the message for each reason.
+The rules define the reasons for rejecting an upload, when two subject ids are the same, and the layout of class
+folders: `class/image.png`, or `class/subject/image.png`. `service.ingest.faults` has the message for each reason.
 `service/dashboard/static/class_folders.js` repeats the layout in the browser;
 `tests/service/dashboard/test_class_folders.py` runs both on the same names.
 """
