@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx
 from pydantic import ValidationError
 
 from obscura.wire.schemas import FieldError, Problem
 from obscura.wire.wording import visible
+
+if TYPE_CHECKING:
+    import httpx  # the server, which imports this file, loads no network library
 
 __all__ = [
     "ApiError",

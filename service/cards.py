@@ -93,7 +93,7 @@ def read_made(storage: Storage, factory: SessionFactory, release_id: str, name: 
         release = find(session, Release, release_id)
         classes = trained_on(session, release).classes
     if release.kind is not ReleaseKind.GENERATOR:
-        raise NotFound(f"Only generators have {name}; this release is a {release.kind.value}.", release_id=release.id)
+        raise NotFound(f"Only generators have {name}; this is a {release.kind.value}.", release_id=release.id)
     description = json.loads(storage.read(key_of(release_id), "generator.json"))
     try:
         if name == MODEL_CARD_FILE:

@@ -40,7 +40,7 @@ class Metrics:
         )
         self._seconds = Histogram(
             "obscura_request_seconds",
-            "Seconds until the response began, for GET routes whose path has no id.",
+            "Seconds until the response began, for GET routes of the API whose path has no id.",
             ("route",),
             buckets=SECONDS,
             registry=registry,

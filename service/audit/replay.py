@@ -165,7 +165,7 @@ class HoldReplay:
         require(
             (line.amount_nano == 0) == (made > 0) and details["charged_nano"] == self.charged_nano <= self.amount_nano,
             _AMOUNT,
-            "charges more than its hold covers, or states a wrong sum of charges",
+            "charges more than its hold covers, a wrong sum, or an amount that does not fit earlier releases",
         )
         if prices is not None:
             prices.check_charge(line.amount_nano, line.details, self.stages, made)

@@ -278,7 +278,7 @@ def _require_own(session: Session, principal: Principal, key_id: str) -> None:
 
 def _person_of(principal: Principal) -> str:
     if principal.person_id is None:
-        raise Forbidden("Only people who sign in with the provider have keys here. Ask an admin to change yours.")
+        raise Forbidden("Only people who sign in through the provider can do this. Ask an admin instead.")
     return principal.person_id
 
 

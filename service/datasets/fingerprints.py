@@ -87,8 +87,8 @@ _REFUSALS = {
     # No single account may pay for them. The message is the same for all reasons.
     "overlap": "Images of this upload are in other datasets already, and no single account can pay for all of them. "
     "Such an account must be yours, accept new data and have the same unit. Its epsilon and delta must not exceed "
-    "those of the account you chose. Upload the known images separately, or into the account that has them; "
-    "otherwise ask the operator. Nothing was stored.",
+    "those of the account you chose. Upload the known images separately, or into the account that was the first to get "
+    "them; otherwise ask the operator. Nothing was stored.",
     "known_as_private": "Images of this upload are protected by an account here, so they cannot be public: an accuracy "
     "measured on them, or a basis computed from them, would be published without noise. Leave out all images that "
     "were ever uploaded as private. Nothing was stored.",

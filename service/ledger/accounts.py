@@ -86,7 +86,10 @@ def open_account(
     except InvalidParameter as error:
         raise InvalidInput(f"This account cannot be opened: {error}.") from error
     require_clock(session, now)
-    taken = Conflict(f"An account named *{name}* already exists. Use it for the same people, or choose another name.")
+    taken = Conflict(
+        f"An account named *{name}* already exists. Use it for all datasets about the same people. For other people, "
+        "choose another name."
+    )
     if session.scalar(select(Account.id).where(Account.name == name)) is not None:
         raise taken
     terms: dict[str, Any] = {

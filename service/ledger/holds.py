@@ -356,7 +356,7 @@ def released(hold: Hold) -> dict[str, int]:
 def stale_attempt(row: Hold | Job, attempt: int) -> StaleAttempt:
     """Return the error for an attempt that may no longer write."""
     return StaleAttempt(
-        f"Attempt {attempt} may no longer write: attempt {row.attempt} has the job, or the job has ended.",
+        f"Attempt {attempt} may no longer write: attempt {row.attempt} is {row.state.value}.",
         attempt=attempt,
         current_attempt=row.attempt,
     )

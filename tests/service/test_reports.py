@@ -95,7 +95,7 @@ def test_a_distance_is_told_with_its_extractor():
     alike = {"extractor": "<named>", "frechet_distance": 12.3456, "precision": 0.7, "recall": 0.25, "images": 5000}
     page = page_of({**EVALUATION, "similarity": alike})
     assert "<dt>Fréchet distance</dt><dd>12.35</dd>" in page
-    assert "<dd>25% of the real images lie where synthetic ones do</dd>" in page
+    assert "<dd>25% of the real images lie near synthetic images</dd>" in page
     assert "<dt>Extractor</dt><dd>&lt;named&gt;</dd>" in page
     assert "not comparable with published FIDs" in page
 

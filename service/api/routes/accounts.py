@@ -128,8 +128,13 @@ def withdraw_subjects(service: Running, account_id: AccountId, body: wire.Withdr
     subject was present. 409 if trainings that need one of the datasets are queued or running, unless `cancel_jobs` is
     set. 422 if the account protects records, or no dataset recognises subjects. Idempotent.
     """
-    choices = body.model_dump(exclude={"subjects"})
     done = withdrawal.withdraw(
-        service.settings, service.factory, account_id, body.subjects, **choices, now=service.clock()
+        service.settings,
+        service.factory,
+        account_id,
+        body.subjects,
+        subjects_key_check=body.subjects_key_check,
+        cancel_jobs=body.cancel_jobs,
+        now=service.clock(),
     )
     return wire.record_of(wire.WithdrawalRecord, done)

@@ -103,7 +103,7 @@ def forecast_sentence(
         accuracy, real, of = balanced, real_balanced, f"a class of {stand_in}, on average over the classes"
     what = "A classifier trained on such images is" if real is not None else "Such a classifier is"
     sentence = f"{what} right on {show_percent(accuracy)} of {of} (guessing: {show_percent(chance)}"
-    sentence += ")." if real is None else f"; trained on the real images: {show_percent(real)})."
+    sentence += ")." if real is None else f"; trained on the stand-in's own images: {show_percent(real)})."
     if stated and by_class:
         fewest = sorted(by_class, key=lambda name: by_class[name])[:_NAMED]
         sentence += f" Worst classes: {', '.join(f'{name} {show_percent(by_class[name])}' for name in fewest)}."

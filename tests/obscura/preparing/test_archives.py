@@ -48,7 +48,7 @@ def test_names_that_lead_out_are_refused(tmp_path, name, member):
 
 
 def test_a_large_packed_tar_is_not_taken_into_memory(tmp_path):
-    with pytest.raises(PackingError, match="unpack it"):
+    with pytest.raises(PackingError, match="decompress it"):
         TarTree(packed(tmp_path, "x.tar.gz", {"a.png": bytes(2000)}), 1000)
     assert TarTree(packed(tmp_path, "x.tar", {"a.png": bytes(2000)}), 1000).files("") == ["a.png"]
 

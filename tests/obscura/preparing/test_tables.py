@@ -162,7 +162,7 @@ def test_labels_stay_what_they_are(values, read):
 
 @pytest.mark.parametrize("values", [[0.0, 1.0], [0.2, 0.9], [True, False], [1j, 0], np.array([1, "a"], dtype=object)])
 def test_what_is_neither_integer_nor_text_is_refused(values):
-    with pytest.raises(PackingError, match="numbers or names"):
+    with pytest.raises(PackingError, match="integers or names"):
         read_labels(values, 2, "x", Choices())
 
 

@@ -146,7 +146,7 @@ def test_every_text_of_every_request_can_be_read_by_people():
 @pytest.mark.parametrize("bad", UNREADABLE, ids=ascii)
 def test_forms_and_commands_refuse_what_requests_refuse(bad):
     for act in (short_reason, lambda text: require_name(text, "A name")):
-        with pytest.raises(InvalidInput, match="direction of the text"):
+        with pytest.raises(InvalidInput, match="change its direction"):
             act(f"a{bad}b")
 
 
@@ -158,7 +158,7 @@ def test_no_function_names_anything_so(factory, now):
             lambda s, name=bad: ledger.open_account(s, **{**ACCOUNT, "name": name}, now=now),
             lambda s, name=bad: ledger.open_account(s, **{**ACCOUNT, "name": "people", "owner": name}, now=now),
         ):
-            with pytest.raises(InvalidInput, match="direction of the text"), transaction(factory) as session:
+            with pytest.raises(InvalidInput, match="change its direction"), transaction(factory) as session:
                 act(session)
 
 

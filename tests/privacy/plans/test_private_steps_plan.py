@@ -155,7 +155,7 @@ def test_a_basis_that_no_training_takes_is_no_plan(recipe: str, options: dict[st
     assert build(basis_size=needed).config_of(StepsConfig).basis_size == needed
     if needed > 1:
         for estimator in ("gep", "bgep"):
-            with pytest.raises(InvalidParameter, match=f"take {needed} or more") as refusal:
+            with pytest.raises(InvalidParameter, match=f"give {needed} or more") as refusal:
                 build(estimator=estimator, basis_size=needed - 1)
             assert refusal.value.name == "basis_size"
         build(estimator="rgp", basis_size=1)

@@ -209,7 +209,7 @@ def test_what_cannot_be_previewed_is_refused_in_words(shop, changes, says):
 def test_a_forecast_warns_where_there_is_little_to_see(accuracy, says):
     sentence = forecast_sentence(**FOUND | {"accuracy": accuracy})
     assert "guessing: 10%" in sentence
-    assert "trained on the real images: 90%" in sentence
+    assert "trained on the stand-in's own images: 90%" in sentence
     assert ("noise" in sentence) == (says is not None)
     assert says is None or says in sentence
 
@@ -219,7 +219,7 @@ def test_where_a_balance_is_stated_the_mean_over_classes_and_the_least_ones_are_
     found |= {"by_class": {"normal": 1.0, "sick": 0.0}}
     sentence = forecast_sentence(**found)
     assert "right on 50% of a class of generated patterns, on average over the classes" in sentence
-    assert "trained on the real images: 80%" in sentence
+    assert "trained on the stand-in's own images: 80%" in sentence
     assert "Worst classes: sick 0%, normal 100%." in sentence
     assert "99.9%" not in sentence
     assert "much is lost in the noise" in sentence

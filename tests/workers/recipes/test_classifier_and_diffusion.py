@@ -120,7 +120,7 @@ def test_a_training_goes_on_with_the_extractor_that_it_began_with_alone():
     with pytest.raises(Cancelled):
         small.train(plan, data, FEW, checkpoints=folder, progress=small.stop_at(7, STEPS))
     purse = small.Purse()
-    with pytest.raises(ExtractorUnusable, match="replaced"):
+    with pytest.raises(ExtractorUnusable, match="has changed since"):
         small.train(plan, with_extractor(small.digits(100), seed=1), FEW, checkpoints=folder, budget=purse)
     assert purse.paid == []
     assert torch.equal(small.weights(small.train(plan, data, FEW, checkpoints=folder).head), whole)

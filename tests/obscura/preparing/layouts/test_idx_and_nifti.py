@@ -57,11 +57,11 @@ def test_a_pair_that_is_cut_short(tmp_path):
     assert_refused(tmp_path, "before its last image", Choices(size="32"))
     labels = tmp_path / "train-labels-idx1-ubyte"
     labels.write_bytes(labels.read_bytes()[:-1])
-    assert_refused(tmp_path, "as many labels")
+    assert_refused(tmp_path, "number of records")
     path.write_bytes(path.read_bytes()[:5])
     assert_refused(tmp_path, "damaged")
     labels.unlink()
-    assert_refused(tmp_path, "complete")
+    assert_refused(tmp_path, "but no file")
 
 
 @pytest.mark.parametrize("header", [(0x803, 2**32 - 1, 28, 28), (0x803, 11, 2**31, 2**31), (0x803, 12, 28, 28)])
