@@ -159,7 +159,7 @@ class Depth:
 
 
 def depth_of(numbers: Numbers) -> Depth | None:
-    """Return the range of an image's numbers; None if it has eight bits and the usual white, 255."""
+    """Return the range of an image's numbers; None for at most eight bits with black at 0 and no stored window."""
     if not numbers.values.size:
         raise Unreadable("it has no pixels")
     _require_numbers(numbers.values)

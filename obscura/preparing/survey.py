@@ -43,7 +43,7 @@ class Survey:
     Attributes:
         conversions: Number of images by conversion, in the order of the summary.
         labels, subjects: Number of images by class, and by subject.
-        owners: One image of each subject id, as written.
+        owners: Name of one image for each subject id, which is written as in the source.
         contents, content_labels: Digest, and number of the class, for each image.
         broken: Unreadable images, with the reason.
         lost: Classes that have no image left, in order.
