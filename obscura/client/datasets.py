@@ -74,7 +74,7 @@ class Datasets:
             RequestError: The service rejected the declaration or the content.
         """
         if public == (account_id is not None):
-            raise PackingError("Either name an account for private data, or state that the data is public.")
+            raise PackingError("Either name an account for private data, or state that the data is public; not both.")
         account = None if account_id is None else Account.read(self._transport, account_id)
         if account is not None and account.closed:  # checked before any image is prepared
             raise PackingError(

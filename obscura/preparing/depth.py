@@ -252,8 +252,8 @@ class Depths:
             raise ChoiceNeeded(
                 f"The format of these images defines {low:,.9g} as black and {high:,.9g} as white, but most pixels are "
                 f"so close together that they would get fewer than {_LEVELS_MIN} of 256 grey levels. If the images are "
-                f"correct as they are, add {asis}. If you know the window of your device, state it with --window. "
-                f"Otherwise, use {window}, which contains most pixels.",
+                f"correct as they are, add {asis}. If you know the window of your device, state it with --window. A "
+                f"window of {window} contains most pixels of these images.",
                 [f"--window {window}"],
             )
 

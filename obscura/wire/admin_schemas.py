@@ -135,7 +135,9 @@ class KeyRequest(ApiRequest):
 class RotationRequest(ApiRequest):
     """Replace a key with a new key."""
 
-    overlap_seconds: int = Field(ge=0, le=31 * 86_400, description="Time for which the old key stays valid; may be 0.")
+    overlap_seconds: int = Field(
+        ge=0, le=31 * 86_400, description="How long the old key stays valid; 0 ends it at once."
+    )
     expires_at: AwareDatetime | None = Field(default=None, description="Default: the expiry of the requesting key.")
 
 

@@ -27,7 +27,7 @@ from obscura.wire.schemas import (
 )
 from obscura.wire.texts import TRIALS_MAX, TRIALS_MIN
 
-OPTIONS = "Options of the recipe, described by `GET /v1/recipes`. An absent option has the recipe's default."
+OPTIONS = "Options of the recipe; see `GET /v1/recipes`. Others follow from preset and budget, or are defaults."
 Options = Annotated[dict[str, Any], AfterValidator(plain), Field(description=OPTIONS)]
 RecipeName = Annotated[str, Field(description="Name of the recipe; `GET /v1/recipes` lists all.")]
 CostNano = Annotated[int, Field(description="The cost, in nano-units of mu^2.")]

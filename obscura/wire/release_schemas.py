@@ -64,7 +64,7 @@ class ReleaseRecord(DatedRecord, NamedRecord):
     delta: Delta
     unit: str = Field(description="The protected unit: one `record`, or all records of a `subject`.")
     classes: list[str] = Field(description="Names of the classes, in the order of their labels.")
-    accuracy: dict[str, float] | None = Field(description="Accuracy in the newest evaluation, by classifier.")
+    accuracy: dict[str, float] | None = Field(description="Accuracy in [0, 1] in the newest evaluation, by classifier.")
     balanced_accuracy: dict[str, float] | None = Field(description="Mean of the classes' accuracies, by classifier.")
     accuracy_by_class: dict[str, float] | None = Field(description="Accuracy by class, of the CNN or the classifier.")
     artifact_sha256: str = Field(description="SHA-256 over the files that were published.")

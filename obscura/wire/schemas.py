@@ -319,7 +319,7 @@ class DatasetRecord(DatedRecord, NamedRecord):
     content_sha256: str | None = Field(description="Null for private datasets.")
     content_bytes: int | None = Field(description="Null for private datasets.")
     failure_code: str | None = Field(description="`upload_refused`, `key_missing` (for decryption) or null.")
-    ready_at: Minute | None = Field(description="When its content was accepted; null before.")
+    ready_at: Minute | None = Field(description="Minute in which its content was accepted; null before.")
 
 
 # --- health and errors -----------------------------------------------------------------------------------------------
