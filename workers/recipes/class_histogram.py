@@ -1,4 +1,4 @@
-"""The class histogram: how many units each declared class has, with exact discrete Gaussian noise. No generator."""
+"""Release a class histogram: how many units each declared class has, with exact discrete Gaussian noise."""
 
 from __future__ import annotations
 

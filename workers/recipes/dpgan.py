@@ -142,7 +142,7 @@ class Discriminator(nn.Module):
 
 
 class GeneratorSide:
-    """Generator, optimiser, average, and the schedule of generator steps. All public.
+    """The generator, its optimiser, its moving average, and the schedule of its steps. All public.
 
     It has no access to private records or secrets: its randomness comes from the public seed.
     """
@@ -158,14 +158,14 @@ class GeneratorSide:
         self.steady = 0  # generator steps since n_D last changed
 
     def images(self, count: int, step: int) -> Tensor:
-        """Return generated images with their labels (count, c + 1, h, w) for a discriminator step."""
+        """Return generated images with a plane of labels, (count, c + 1, h, w), for a discriminator step."""
         latents, labels = self._latents(count, _OF_DISCRIMINATOR, step)
         with torch.no_grad():
             blocks = zip(torch.split(latents, _BLOCK), torch.split(labels, _BLOCK), strict=True)
             return with_planes(torch.cat([self.generator(*block) for block in blocks]), labels)
 
     def after_step(self) -> None:
-        """Take a generator step if n_D discriminator steps were taken since the last generator step."""
+        """Count one discriminator step. After every `discriminator_steps` of them, take a generator step."""
         self.waited += 1
         if self.waited >= self.discriminator_steps:
             self.waited = 0

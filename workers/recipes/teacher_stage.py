@@ -157,7 +157,7 @@ def run_teacher_stage(
     """
     agg, ensemble = cfg.aggregation, state.ensemble
     if private_shards.teachers != agg.teachers:
-        raise InvalidParameter("shards", "(hidden)", f"there is one shard for each of the {agg.teachers} teachers")
+        raise InvalidParameter("shards", "(hidden)", f"there must be one shard for each of the {agg.teachers} teachers")
     labels = curator.generator("labels")  # a separate stream, because labels are released
     rows = curator.generator("shard rows")
     coins = curator.generator("vote coins", *(("rank", rank()) if rank() else ()))  # each rank draws its own

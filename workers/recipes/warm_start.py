@@ -66,8 +66,8 @@ class ClassGaussians:
     """Released: for each class one Gaussian over images, or a mixture of a few Gaussians with one covariance.
 
     An image is mean + factor z with z ~ N(0, I): `mean` (classes, pixels) in units of full brightness, `factor`
-    (pixels, latent) for each class. Released texture follows the pixels. `clusters` has the means of z; None: one
-    Gaussian per class.
+    (pixels, latent) for each class. If texture is released, its numbers follow the pixels. `clusters` has the means of
+    z; None: one Gaussian per class.
     """
 
     mean: Array
@@ -175,7 +175,7 @@ def _own(
     blocks: Sequence[Sequence[Places]],
     releases: Kept,
 ) -> list[tuple[Array, float]]:
-    """Release the scatter of each class's rows; return covariances (d, d) and their noise, or none if unpaid."""
+    """Release the scatter of each class's rows. Return covariances (d, d) and their noise, or [] if not paid for."""
     parts = [part for pair in blocks for part in pair]
     try:
         scatters = releases.once(
@@ -222,6 +222,6 @@ def put_into(generator: Generator, gaussians: ClassGaussians) -> None:
 
 
 def warm_start_work(plan: Plan, facts: PublicFacts) -> Piece:
-    """Return the piece of a plan's warm start."""
+    """Return a plan's warm start as one piece of work."""
     releases = sum(stage.event.count for stage in plan.stages if stage.name in WARM_START)
     return Piece(REPORTED, releases, 4e-4 * facts.records_declared * facts.size)
