@@ -46,7 +46,7 @@ class StandIn:
         test_images: (m, c, h, w) uint8.
         test_labels: (m,) int64.
         classes: class names of the stand-in, in label order.
-        name: of the public set, for people.
+        name: the public set's name, shown to users.
     """
 
     images: npt.NDArray[np.uint8]
@@ -85,7 +85,7 @@ def from_public(
     stream = np.random.Generator(np.random.PCG64(_SEED))
     chosen = np.flatnonzero(np.asarray(labels) < classes)
     if len(np.unique(np.asarray(labels)[chosen])) < classes:
-        raise StandInUnusable(f"one of its first {classes} classes has no images")
+        raise StandInUnusable(f"one of the first {classes} classes of the public set has no images")
     chosen = stream.permutation(chosen)
     tested = min(TEST_MAX, len(chosen) // 5)
     test, own = chosen[:tested], chosen[tested:]
@@ -95,7 +95,7 @@ def from_public(
         of_class = [own[np.asarray(labels)[own] == label] for label in range(len(shares))]
         lacking = [label for label, places in enumerate(of_class) if wanted[label] and not len(places)]
         if lacking:
-            raise StandInUnusable(f"its class {lacking[0]} has too few images to learn and to test")
+            raise StandInUnusable(f"class {lacking[0]} of the public set has too few images to train and to test")
         parts = [np.resize(places, number) for places, number in zip(of_class, wanted, strict=True) if number]
         drawn = stream.permutation(np.concatenate(parts))
     as_array = _fitted(images, drawn, shape).permute(0, 2, 3, 1).contiguous().numpy()  # (n, h, w, c)

@@ -1,7 +1,8 @@
 """DPGAN: a GAN whose discriminator learns by private steps (Xie et al. 2018, arXiv:1802.06739).
 
-Trained as in Bie, Kamath & Zhang 2023 (arXiv:2302.02936): noise slows only the discriminator, so it takes several steps
-per generator step. If it falls behind, as measured on generated, public images, it takes more.
+It is trained as in Bie, Kamath & Zhang 2023 (arXiv:2302.02936). Noise slows only the discriminator, so the
+discriminator takes several steps per generator step. If it falls behind, as measured on generated, public images, it
+takes more steps.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 A public basis describes images: the lowest cosine frequencies of luma and chroma, where a few numbers describe most of
 an image and noise is small. The plan may add their texture (`portable.textured`). The releases are (1) counts and means
 by class; (2) the covariance around the released means pooled over classes, whose eigenvectors are the principal
-components; (3) clusters' counts and centres in those components, if any; (4) each class's covariance there, around its
-centres. Each release is then shrunk according to its known noise (`shrinkage`). The plan may omit (4), which the pooled
-covariance replaces, and (2), which the public prior replaces.
+components; (3) clusters' counts and centres in those components, if the plan has clusters; (4) each class's covariance
+in them, around its centres. Each release is then shrunk according to its known noise (`shrinkage`). The plan may omit
+(4), which the pooled covariance replaces, and (2), which the public prior replaces.
 
 Adjacency: add or remove one record. Each release sums one integer array per record, of norm at most the sensitivity
 stated in the plan, and adds exact discrete Gaussian noise. Everything after that is post-processing. The idea of first

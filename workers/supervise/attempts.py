@@ -166,14 +166,14 @@ def watch_parent(stop: threading.Event, *, parent: int, grace_seconds: float) ->
 
 
 class SignsOfLife:
-    """The runner's end of the pipe. Without a supervisor, `descriptor` is None and `give` does nothing."""
+    """The runner's end of the pipe for signs of life. Without a supervisor, `descriptor` is None."""
 
     def __init__(self, descriptor: int | None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._descriptor, self._clock = descriptor, clock
         self._given = float("-inf")
 
     def give(self) -> None:
-        """Write a sign without blocking; ignore errors. Call it only in the main loop."""
+        """Write a sign if there is a descriptor. Never block or raise. Call this only in the main loop."""
         now = self._clock()
         if self._descriptor is not None and now - self._given >= _APART_SECONDS:
             self._given = now
@@ -182,9 +182,9 @@ class SignsOfLife:
 
 
 class Listener:
-    """The supervisor's end of the pipe. Close it when the runner is gone.
+    """The supervisor's end of the pipe for signs of life. Close it when the runner is gone.
 
-    The runner inherits the descriptor `theirs`. `silent_seconds` is the time without a sign at the last `listen`.
+    The runner inherits the descriptor `theirs`. `silent_seconds` is the result of the last `listen`.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:

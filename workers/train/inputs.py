@@ -43,7 +43,7 @@ def read_dataset_key(context: Context, dataset: Dataset) -> bytes:
     """
     key = read_key(Vault.of(context.settings).key_path(dataset.content))
     if dataset.key_id != key_id_of(key):
-        raise LedgerCorruption("The key of a dataset is not the key that was stored with it.", dataset_id=dataset.id)
+        raise LedgerCorruption("The key of a dataset differs from the key of its upload.", dataset_id=dataset.id)
     return key
 
 

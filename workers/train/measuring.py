@@ -182,8 +182,8 @@ def drawn_images(
     """Generate the requested images in memory.
 
     Returns:
-        The images as classifiers see them, and the first of them at full size, (m, c, h, w) uint8: all, or IMAGES_MAX
-        if classifiers see reduced images.
+        The images as classifiers see them, and images at full size, (m, c, h, w) uint8. If classifiers see reduced
+        images, the latter are the first IMAGES_MAX; otherwise all.
     """
     images, whole, drawn = torch.empty(0), torch.empty(0), 0
     for pixels, _ in draw(generator, request, progress):
@@ -201,7 +201,7 @@ def drawn_images(
 
 
 def public_images(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> Images:
-    """Return a stored public dataset, (n, h, w) or (n, h, w, c), as tensors."""
+    """Convert a stored public dataset, with images (n, h, w) or (n, h, w, c) uint8, to `Images`."""
     pixels = np.asarray(images)
     pixels = pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)  # (n, c, h, w)
     return Images(torch.from_numpy(np.array(pixels)), torch.from_numpy(np.array(labels)))
