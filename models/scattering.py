@@ -24,7 +24,7 @@ _BLOCK, _BLOCK_IN_CACHE = 256, 16  # images at once; few on a CPU, so that spect
 
 
 class Scattering(nn.Module):
-    """The transform for images of one size."""
+    """The scattering transform for images of one size."""
 
     def __init__(self, height: int, width: int) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ def scatter_head(maps: int, rows: int, columns: int, classes: int, *, convolutio
 
 
 def _fold(spectra: Tensor, factor: int) -> Tensor:
-    """Return the spectra (..., H, W) of maps subsampled by `factor`: the mean of their aliases."""
+    """Return the spectra of maps after subsampling by `factor`: the mean of the aliases in `spectra` (..., H, W)."""
     if factor == 1:
         return spectra
     height, width = spectra.shape[-2] // factor, spectra.shape[-1] // factor
@@ -110,7 +110,7 @@ def _fold(spectra: Tensor, factor: int) -> Tensor:
 
 
 def _gabor(shape: tuple[int, int], sigma: float, frequency: float, angle: float, slant: float) -> Tensor:
-    """Return a Gaussian envelope of width sigma times a wave, periodised onto the grid; complex (H, W)."""
+    """Return a complex Gabor filter (H, W), periodic on the grid: a wave times a Gaussian envelope of width sigma."""
     height, width = shape
     total = torch.zeros(shape, dtype=torch.complex128)
     cosine, sine = math.cos(angle), math.sin(angle)

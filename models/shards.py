@@ -80,7 +80,7 @@ class Shards:
         self.teachers, self.active = len(members), (self._sizes > 0).to(device)
 
     def batch(self, width: int, generator: torch.Generator, teachers: slice = slice(None)) -> ShardBatch:
-        """Take `width` consecutive records of each teacher, from a random position of its shard and around its end.
+        """Take `width` records of each teacher: start at a random position of its shard, and wrap around at the end.
 
         Args:
             width: records of one teacher in the step. A smaller shard repeats its records; rows of an empty shard are
@@ -100,7 +100,7 @@ class Shards:
         return ShardBatch(self._records, self._labels, rows, self._device)
 
     def counts(self, classes: int, teachers: slice = slice(None)) -> torch.Tensor:
-        """Return how many records of each class these teachers have, (n, classes) int64. PRIVATE."""
+        """Return each of these teachers' number of records of each class, (n, classes) int64. PRIVATE."""
         rows, owners = self._rows(teachers)
         group = owners * classes + self._labels[rows]
         return torch.bincount(group, minlength=len(self._sizes[teachers]) * classes).view(-1, classes)

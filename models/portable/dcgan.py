@@ -21,7 +21,7 @@ _HALVINGS_MAX = 4
 
 @dataclasses.dataclass(frozen=True)
 class DcganConfig(ImageShape):
-    """The shape of both networks.
+    """The shape of generator and discriminator.
 
     Attributes:
         latent: length of a latent vector.
@@ -42,7 +42,7 @@ class DcganConfig(ImageShape):
         return found
 
     def depth(self, halvings: int) -> int:
-        """Return the channels of an image after `halvings` halvings."""
+        """Return the number of channels after an image has been halved `halvings` times."""
         return self.channels if halvings == 0 else self.features * 2 ** (halvings - 1)
 
 

@@ -64,7 +64,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PaidStage:
-    """One stage of the plan: number of releases, their noise and their cost."""
+    """One stage of the plan: the number of its releases, their noise and their total cost."""
 
     name: str
     releases: int

@@ -39,7 +39,7 @@ class NamedExtractor:
 
 
 def find_extractor(folder: Path) -> NamedExtractor:
-    """Return the first of these extractors that is installed: Inception, the operator's choice, the built-in one.
+    """Return the first extractor that is installed: Inception, then the operator's choice, then the built-in one.
 
     Raise ExtractorUnusable if the operator's file is damaged or contains another network.
     """

@@ -214,7 +214,7 @@ def texture_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
 
 
 def texture_coefficients(private_images: npt.NDArray[np.uint8], basis: Array) -> Array:
-    """Return the images' texture in a public basis, (n, waves). Private."""
+    """Return the coefficients (n, waves) of the images' textures in a public basis. Private."""
     rounded = RoundedMatrix(basis.T)
     found: Array = computed_alike(
         private_images,

@@ -90,7 +90,7 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
 
 
 def stage_config(plan: Plan, facts: PublicFacts) -> TeacherStageConfig:
-    """Return the parameters of Algorithm 1."""
+    """Return a plan's parameters of Algorithm 1."""
     config = plan.config_of(DataLensConfig)
     aggregation = config.topagg(facts, plan.noise_stddev[VOTES])
     steps_max = _STEPS_MAX.get(config.teacher_network, sys.maxsize)

@@ -62,7 +62,7 @@ def train(run: Run) -> DcganGenerator:
         return images, torch.full((generated,), GENERATED)
 
     def anchor_rows(stream: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return public images with random labels, half of them marked as generated, for GEP's basis."""
+        """Return public images, with random labels, from which GEP computes its basis. Mark half as generated."""
         labels = torch.randint(len(facts.classes), (len(anchors),), generator=stream)
         return with_planes(anchors, labels), torch.randint(2, (len(anchors),), generator=stream).float()
 
@@ -132,7 +132,7 @@ class Discriminator(nn.Module):
             self.of_label.weight *= numbers**-0.5  # as large as a linear layer's weights
 
     def forward(self, packed: Tensor) -> Tensor:
-        """(n, c + 1, h, w) -> logits (n,)."""
+        """Map images with a plane of labels, (n, c + 1, h, w), to logits (n,)."""
         labels = plane(packed, self.config.channels).long()
         x = functional.leaky_relu(self.halvings[0](packed[:, : self.config.channels]), 0.2)
         for halve, norm in zip(self.halvings[1:], self.norms, strict=True):

@@ -195,7 +195,7 @@ Trainer = Callable[[Run], Trained]  # `train` of every recipe in `workers.recipe
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a job: name in reports, number of reported steps, and cost, for estimating the time left.
+    """A part of a job, for estimating the time left: its name in reports, its number of steps, and its cost.
 
     A recipe's `work(plan, facts)` lists its pieces from public numbers. Costs are approximate seconds on two cores for
     grey 28 x 28 images; only ratios matter.

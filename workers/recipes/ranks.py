@@ -111,7 +111,7 @@ def all_agree(answer: bool) -> bool:
 
 
 def object_from_first(value: T | None) -> T:
-    """Return rank 0's value on every rank. It is pickled, between the processes of one job only."""
+    """Return rank 0's value on every rank. The value is pickled, but only processes of one job exchange it."""
     box: list[T | None] = [value]
     if ranks() > 1:
         with _exchange():

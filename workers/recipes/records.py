@@ -98,7 +98,7 @@ def records_to_sum(
 def records_of_rank(
     private_images: npt.NDArray[np.uint8], private_labels: npt.NDArray[np.int64], secret: bytes
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Return the images and labels that this rank adds up. The parts of all ranks are disjoint and complete. Private.
+    """Return the images and labels that this rank adds up. Ranks' parts are disjoint and cover all records. Private.
 
     Privacy:
         A record's rank is a keyed hash of the record alone (`privacy.mechanisms.partition`), so one record more or less

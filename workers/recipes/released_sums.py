@@ -111,7 +111,7 @@ def noisy_means(
 def noisy_scatter(
     private_rows: Array, clip: float, stddev: float, noise: Noise, blocks: Sequence[npt.NDArray[np.int64]] | None = None
 ) -> Array:
-    """Privatise the sum of outer products of the rows, (f, f), symmetric.
+    """Return the privatised sum of the rows' outer products, a symmetric matrix (f, f).
 
     Args:
         clip: norm to which a row is clipped; with blocks, the bound of the norm stated below.
@@ -180,7 +180,7 @@ class KMeans:
 
 @dataclass(frozen=True)
 class Clusters:
-    """Released clusters of each class. They include the twins to which declared symmetries map a cluster.
+    """Released clusters of each class, including the twins of a cluster: its images under the declared symmetries.
 
     `shares` (classes, clusters) are fractions of a class's records; each row adds up to 1. `centres` (classes,
     clusters, d) are relative to the class's mean.

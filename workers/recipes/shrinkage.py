@@ -77,8 +77,8 @@ def shrink_apart(deviations: Array, noise_variance: float) -> None:
 def shrink_pooled(covariance: Array, prior: Array, noise_stddev: float) -> Array:
     """Return a covariance (f, f) with variances shrunk to the prior's shape, and correlations shrunk to zero.
 
-    `noise_stddev` refers to a diagonal entry; off the diagonal the variance is half. `prior` (f,) has the public
-    prior's expected mean squares; the released total sets their scale.
+    `noise_stddev` refers to a diagonal entry; off the diagonal, the noise variance is half of that. `prior` (f,) has
+    the public prior's expected mean squares; the released total sets their scale.
     """
     diagonal = np.diag(covariance)
     expected = prior * max(_LEAST, float(diagonal.sum() / prior.sum()))
@@ -132,7 +132,7 @@ def _weight(mean_square: float, noise_variance: float) -> float:
 
 
 def _weights(deviations: Array, noise_variances: Array, scale: Array, among: npt.NDArray[np.bool_]) -> Array:
-    """Return the weight of each deviation (f, f), zero outside `among`; deviations of similar scale form a group."""
+    """Return a factor for each deviation (f, f), zero outside `among`. Deviations of similar scale share a factor."""
     weights = np.zeros_like(scale)
     if among.any():
         group = np.searchsorted(np.quantile(scale[among], np.linspace(0, 1, _BINS + 1)[1:-1]), scale)

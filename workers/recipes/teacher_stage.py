@@ -94,7 +94,7 @@ class PixelStudent:
         return images.flatten(1)
 
     def learn(self, release: Release) -> None:
-        """Descend the squared distance to the release's targets."""
+        """Take one Adam step that reduces the squared distance to the release's targets."""
         loss = (self.network(self._z, release.released_labels).flatten(1) - release.released_targets).square().sum()
         self._optimiser.zero_grad()
         loss.backward()

@@ -83,7 +83,7 @@ def warm_start(
     stddevs: Mapping[str, float],
     releases: Kept,
 ) -> ClassGaussians:
-    """Make the missing releases and fit one Gaussian per class to all of them.
+    """Make the missing releases, and fit one Gaussian per class to all releases.
 
     `stddevs` has the discrete Gaussian's parameter by stage, for integers of norm QUANTISATION. Stages without an entry
     are not released. Raise BudgetExceeded if means or pooled covariance cannot be paid (again, after a crash between

@@ -133,7 +133,7 @@ def forecast(
     samples: int | None = None,
     epochs: int | None = None,
 ) -> Forecast:
-    """Train a plan on a stand-in, and measure the result.
+    """Run a plan's training on a stand-in, and measure the result.
 
     The stand-in has the declared numbers of records, classes and pixels. `parts` is the result of `public_parts`. The
     CNN is trained on `samples` images, by default `samples_for`, for `epochs`, by default EPOCHS.
