@@ -180,7 +180,7 @@ class KMeans:
 
 @dataclass(frozen=True)
 class Clusters:
-    """Released clusters of each class, including the twins of a cluster: its images under the declared symmetries.
+    """Released clusters of each class, including the twins to which the declared symmetries map a cluster.
 
     `shares` (classes, clusters) are fractions of a class's records; each row adds up to 1. `centres` (classes,
     clusters, d) are relative to the class's mean.
