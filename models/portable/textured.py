@@ -1,11 +1,11 @@
 """Describe the texture of an image by a few numbers, and generate images that have a given texture.
 
 Each cell of 4 x 4 pixels is described by 16 numbers: the strengths of waves of eight orientations and two lengths. A
-strength is the logarithm of the mean modulus of the responses of an even and an odd wavelet filter, the first order of
-a scattering transform (Bruna & Mallat 2013). These numbers are close to Gaussian where pixels are not, so a Gaussian
-over both draws outlines and patterns that a Gaussian over pixels blurs. `render` finds an image with the drawn numbers
-by gradient descent (Angles & Mallat 2018 train a network to invert a scattering transform). Nothing here is learned, so
-all of it is public.
+strength is the logarithm of the mean modulus of the responses of an even and an odd wavelet filter. All strengths are
+the first order of a scattering transform (Bruna & Mallat 2013). They are close to Gaussian where pixels are not, so a
+Gaussian over both draws outlines and patterns that a Gaussian over pixels blurs. `render` finds an image with the drawn
+numbers by gradient descent (Angles & Mallat 2018 train a network to invert a scattering transform). Nothing here is
+learned, so all of it is public.
 
 The generator draws a vector v by the formula of `models.portable.generator`. Here v consists of the pixels of an image,
 followed by the numbers of a target texture. `render` combines both into one image.
