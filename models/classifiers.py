@@ -26,7 +26,7 @@ class Dropout(nn.Dropout):
     stream: torch.Generator | None = None
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Drop numbers at a rate rounded to 1/65,536, and scale up the others."""
+        """Set numbers to zero at the dropout rate, rounded to a multiple of 1/65,536. Scale up the others."""
         if self.stream is None or not self.training:
             return super().forward(input)
         words = torch.empty(-(-input.numel() // 4), dtype=torch.int64).random_(-(2**63), None, generator=self.stream)
@@ -36,7 +36,7 @@ class Dropout(nn.Dropout):
 
 
 def build_classifier(kind: ClassifierKind, *, channels: int, height: int, width: int, classes: int) -> nn.Module:
-    """Build an untrained classifier: images (n, c, h, w) in [0, 1] to logits (n, classes)."""
+    """Build an untrained classifier, which maps images (n, c, h, w) in [0, 1] to logits (n, classes)."""
     pixels = channels * height * width
     if kind == "logistic_regression":
         return nn.Sequential(nn.Flatten(), nn.Linear(pixels, classes))
@@ -62,7 +62,7 @@ def build_classifier(kind: ClassifierKind, *, channels: int, height: int, width:
 
 
 def logits_in_batches(model: nn.Module, images: torch.Tensor, batch: int = 2000) -> torch.Tensor:
-    """Evaluate `model` on images (n, c, h, w) without gradients; returns logits (n, classes)."""
+    """Return the logits (n, classes) of images (n, c, h, w), computed without gradients."""
     model.eval()
     with torch.no_grad():
         return torch.cat([model(images[start : start + batch]).float() for start in range(0, len(images), batch)])

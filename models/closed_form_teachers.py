@@ -1,13 +1,13 @@
 """Discriminators in closed form, one per shard, linear in pixels or in the features of a kernel.
 
-Each takes one gradient step from w = 0 on -E_real log D - E_fake log(1 - D), which needs no iteration.
+Each takes one gradient step from w = 0 on the loss -E_real log D - E_fake log(1 - D). This needs no iteration.
 
-With D(x, y) = sigmoid(w_y . x) it gives w_y along mean_real,y - x for the one synthetic image x that is queried: a
-linear teacher points from the image to the mean of its own records of that class, and abstains from classes without
-records. From a shard of fifteen records, a linear teacher can learn nothing else, and memorises nothing.
+With D(x, y) = sigmoid(w_y . x), the step gives a w_y in the direction mean_real,y - x for the one synthetic image x
+that is queried. So a linear teacher points from the image to the mean of its own records of that class, and abstains
+from classes without records. From a shard of fifteen records it can learn nothing else, and it memorises nothing.
 
-With D(x, y) = sigmoid(w_y . phi(x)) it gives w_y = (mean_real,y phi - mean_fake,y phi) / 2. Here phi are the features
-of the kernel k(r, x) = exp(-|r - x|^2 / 2 h^2). So d log D / d x is along
+With D(x, y) = sigmoid(w_y . phi(x)), the step gives w_y = (mean_real,y phi - mean_fake,y phi) / 2. Here phi are the
+features of the kernel k(r, x) = exp(-|r - x|^2 / 2 h^2). So d log D / d x has the direction
 
     mean over its records r of the class: k(r, x) (r - x),  less the same mean over the student's images of the class:
 
@@ -66,7 +66,7 @@ class LinearTeachers(_ClosedForm):
         """Do nothing, because the one step from zero is computed anew for every image."""
 
     def image_gradients(self, images: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Yield the direction of d log D_i / d x_j for blocks of teachers, (n, m, d); zero where a teacher abstains."""
+        """Yield each block of teachers and its directions (n, m, d) of d log D_i / d x_j, zero for abstentions."""
         for block in blocks(self.teachers, self._block_bytes // (4 * images.numel())):
             towards = self._means[block][:, labels].sub_(images)
             yield block, towards.mul_((self._counts[block] > 0)[:, labels, None])
@@ -76,7 +76,7 @@ class KernelTeachers(_ClosedForm):
     """N teachers with a Gaussian kernel, which store their records. PRIVATE.
 
     Args:
-        bandwidth: h, the public distance within which a record is near, in units of full brightness.
+        bandwidth: h, the public width of the kernel, in units of full brightness.
     """
 
     def __init__(
@@ -95,12 +95,12 @@ class KernelTeachers(_ClosedForm):
         self._shown, self._shown_labels = torch.zeros(0), torch.zeros(0, dtype=torch.int64)
 
     def update(self, real: ShardBatch, fake: Tensor, fake_labels: Tensor) -> None:
-        """Compute the one step from zero again, for synthetic images (s, d) of classes (s,)."""
+        """Store synthetic images (s, d) and labels (s,). `image_gradients` takes the one step from zero with them."""
         del real  # all of a shard's records are used
         self._shown, self._shown_labels = fake, fake_labels
 
     def image_gradients(self, images: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Yield the direction of d log D_i / d x_j for blocks of teachers, (n, m, d) float32 (PRIVATE).
+        """Yield each block of teachers and its directions (n, m, d) float32 of d log D_i / d x_j. PRIVATE.
 
         A teacher's direction is a function of its own records alone, to the last bit: pixels and weights are integers
         in float64, whose sums of products are exact in any order. Each weight is computed by the same few divisions and
@@ -133,7 +133,7 @@ class KernelTeachers(_ClosedForm):
             yield block, g.mul_(counts > 0)
 
     def _near(self, rows: Tensor, at: Tensor, unit: int = 1) -> Tensor:
-        """Return the kernel's values (r, m) of rows (r, d), in units of `unit`, and images (m, d); all are integers."""
+        """Return integer kernel values (r, m) of integer rows (r, d), in units of `unit`, and integer images (m, d)."""
         norms = torch.linalg.vecdot(rows, rows)[:, None] * unit**2 + at.square().sum(1)
         squares = norms - 2 * unit * (rows @ at.T)  # (r, m) exact
         falls = 1 + squares * (0.5 / (self._bandwidth * 255 * _GRID) ** 2 / 2**_HALVINGS)

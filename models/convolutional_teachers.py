@@ -26,12 +26,12 @@ _BLOCK_BYTES = {"cpu": 64 * 2**20, "cuda": 2**30}
 
 @dataclass(frozen=True)
 class ConvolutionalConfig(ImageShape):
-    """One teacher; the defaults are the published ones.
+    """The architecture of one teacher; the defaults are the published ones.
 
     Attributes:
         features: channels of the second convolution; the first has one per image channel and class.
         hidden: units of the first dense layer.
-        learning_rate: of Adam.
+        learning_rate: Adam's learning rate.
     """
 
     features: int = 32
@@ -90,7 +90,7 @@ class ConvolutionalTeachers:
         self._block_bytes = block_bytes or _BLOCK_BYTES.get(self.device.type, _BLOCK_BYTES["cuda"])
 
     def update(self, real: ShardBatch, fake: Tensor, fake_labels: Tensor) -> None:
-        """Take one Adam step of every teacher: own records against synthetic images (m, d), the same for all teachers.
+        """Train every teacher for one Adam step on its own records and on synthetic images (m, d) that all share.
 
         A shard smaller than the batch repeats its records.
         """
@@ -112,7 +112,7 @@ class ConvolutionalTeachers:
         self._optimizer.step()
 
     def image_gradients(self, images: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Yield d log D_i / d x_j for blocks of teachers, (n, m, d); zero where a teacher abstains (PRIVATE)."""
+        """Yield each block of teachers and its d log D_i / d x_j (n, m, d), zero where a teacher abstains. PRIVATE."""
         for block in blocks(self.teachers, self._block_bytes // (self._bytes_each * 2 * len(images))):
             n = block.stop - block.start
             with torch.enable_grad():
@@ -122,7 +122,7 @@ class ConvolutionalTeachers:
             yield block, slope * self._there[block][:, labels, None]
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return weights and Adam moments, stacked by teacher, and step counts (PRIVATE), in the teachers' memory."""
+        """Return weights and Adam moments, stacked by teacher, and step counts, without copying them. PRIVATE."""
         state = {name: tensor.detach() for name, tensor in self._parameters.items()}
         for name, tensor in self._parameters.items():
             state |= {f"{name}.{key}": value for key, value in self._optimizer.state.get(tensor, {}).items()}
@@ -145,7 +145,7 @@ class ConvolutionalTeachers:
         return {name: tensor.detach()[block].requires_grad_() for name, tensor in self._parameters.items()}
 
     def _logits(self, own: Mapping[str, Tensor], images: Tensor, labels: Tensor) -> Tensor:
-        """(n, m, d), (n, m) -> (n, m): the logits of n teachers for m images each."""
+        """Return the logits (n, m) of n teachers for m images each, given images (n, m, d) and labels (n, m)."""
         c, (n, m, _) = self.config, images.shape
         known = functional.one_hot(labels, c.classes).to(images)  # (n, m, classes)
         x = images.reshape(n, m, c.channels, c.height, c.width).transpose(1, 2)
@@ -158,10 +158,12 @@ class ConvolutionalTeachers:
 
 
 def _convolved(x: Tensor, known: Tensor, weights: Tensor) -> Tensor:
-    """(n, c, m, h, w), (n, m, classes), (n, out, c + classes, 5, 5) -> (n, out, m, h / 2, w / 2), halves rounded up.
+    """Convolve each teacher's images with its weights (n, out, c + classes, 5, 5) at stride 2.
 
-    One batched product of weights and patches replaces a grouped convolution with one group per teacher. The plane of
-    ones that encodes an image's class adds the same to all images of that class, so it is computed once.
+    `x` (n, c, m, h, w) has the images of n teachers, `known` (n, m, classes) their one-hot labels. The result is
+    (n, out, m, h / 2, w / 2), rounded up. One batched product of weights and patches replaces a grouped convolution
+    with one group per teacher. The plane of ones that encodes an image's class adds the same to all images of that
+    class, so its contribution is computed once.
     """
     n, channels, m = x.shape[:3]
     columns = _patches(x)  # (n, c 25, m, h / 2, w / 2)
@@ -173,18 +175,18 @@ def _convolved(x: Tensor, known: Tensor, weights: Tensor) -> Tensor:
 
 
 def _patches(x: Tensor) -> Tensor:
-    """(n, c, m, h, w) -> (n, c 25, m, h / 2, w / 2)."""
+    """Return the patches of x (n, c, m, h, w) at stride 2, flattened: (n, c 25, m, h / 2, w / 2)."""
     around = functional.pad(x, [_KERNEL // 2] * 4).unfold(3, _KERNEL, 2).unfold(4, _KERNEL, 2)
     return around.permute(0, 1, 5, 6, 2, 3, 4).flatten(1, 3)
 
 
 def _dense(x: Tensor, known: Tensor, weights: Tensor) -> Tensor:
-    """(n, numbers, m) and (n, m, classes), with weights (n, numbers + classes, out) of each teacher -> (n, out, m)."""
+    """Multiply x (n, numbers, m) and labels (n, m, classes) by weights (n, numbers + classes, out): (n, out, m)."""
     numbers = x.shape[1]
     return torch.bmm(weights[:, :numbers].mT, x) + torch.bmm(weights[:, numbers:].mT, known.mT)
 
 
 def _normalised(x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
-    """BatchNorm of (n, c, m, ...) over a teacher's images, with scale and bias (n, c)."""
+    """Apply BatchNorm to x (n, c, m, ...) over each teacher's m images, with scale and bias (n, c)."""
     flat = x.flatten(2)
     return (functional.layer_norm(flat, flat.shape[2:]) * scale[..., None] + bias[..., None]).view_as(x)

@@ -1,4 +1,4 @@
-"""Features of images from a network that was trained on public data: the network without its last layer, fixed.
+"""Compute features of images with a fixed network that was trained on public data and has lost its last layer.
 
 Like scattering (`models.scattering`), it processes one image at a time. Batch normalisation uses the averages in the
 file, never those of a batch, so an image's features are a function of that image alone. They cost no privacy if the
@@ -40,11 +40,11 @@ class ExtractorConfig:
     """The public description of an extractor.
 
     Attributes:
-        name: used in options.
+        name: by which a plan's options refer to the extractor.
         network: one of NETWORKS.
         input_size: pixels a side, to which every image is resized.
-        mean: of each of three channels, subtracted from pixels in [0, 1].
-        std: of each channel, by which the difference is divided.
+        mean: one number for each of three channels, subtracted from pixels in [0, 1].
+        std: one number for each of three channels, by which the differences are divided.
         trained_on: the network's public training data, in words.
 
     Raises:
@@ -77,14 +77,14 @@ class ExtractorConfig:
 
 
 class Extractor(nn.Module):
-    """Images (n, 1 or 3, h, w) in [0, 1] to features (n, size). It has no trainable parameters.
+    """Maps images (n, 1 or 3, h, w) in [0, 1] to features (n, size). It has no trainable parameters.
 
     Args:
         weights: the bytes of its safetensors file, which a release carries unchanged.
 
     Attributes:
-        sha256: of the weights' bytes, in hexadecimal.
-        size: features of an image.
+        sha256: hexadecimal SHA-256 of the weights' bytes.
+        size: number of features of an image.
 
     Raises:
         ExtractorUnusable: the weights are damaged, not finite, or of another network.
@@ -146,7 +146,7 @@ def described(document: Mapping[str, Any], weights: bytes) -> Extractor:
     """Build the extractor of a release from its description and its file.
 
     Raises:
-        ExtractorUnusable: they do not match, or the file is not the one used in training.
+        ExtractorUnusable: the description and the file do not match, or the file is not the one used in training.
     """
     fields = dict(document)
     if fields.pop("sha256", None) != hashlib.sha256(weights).hexdigest():
@@ -159,10 +159,10 @@ def read_extractor(folder: Path, name: str) -> Extractor:
 
     Args:
         folder: contains all extractors.
-        name: in the form that `privacy.plans.dp_classifier` checks, so not a path.
+        name: an extractor's name. `privacy.plans.dp_classifier` has checked its form, so it is not a path.
 
     Raises:
-        ExtractorUnusable: a file is missing, too large or damaged, or the two do not match.
+        ExtractorUnusable: a file is missing, too large or damaged, or the two files do not match.
     """
     try:
         document = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
@@ -175,7 +175,7 @@ def read_extractor(folder: Path, name: str) -> Extractor:
     if len(weights) > WEIGHTS_BYTES_MAX:
         raise ExtractorUnusable(f"the file of an extractor must have at most {WEIGHTS_BYTES_MAX} bytes")
     if not isinstance(document, dict) or "name" in document:
-        raise ExtractorUnusable("the description of an extractor must be a JSON object without a name")
+        raise ExtractorUnusable("the description of an extractor must be a JSON object without a name field")
     return Extractor(_config({**document, "name": name}), weights)
 
 

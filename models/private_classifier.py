@@ -44,10 +44,11 @@ class PrivateClassifier(nn.Module):
 
     Args:
         seed: public seed of the initial weights.
-        extractor: of public features; only for pretrained_linear.
+        extractor: computes public features; only for pretrained_linear.
 
     Raises:
-        ValueError: an unknown architecture (ExtractorUnusable: the extractor is missing or superfluous).
+        ExtractorUnusable: the extractor is missing or superfluous.
+        ValueError: the architecture is unknown.
     """
 
     def __init__(self, config: ClassifierConfig, seed: int = 0, extractor: Extractor | None = None) -> None:
@@ -75,7 +76,10 @@ class PrivateClassifier(nn.Module):
         self.head = initialise(head, seed)
 
     def features(self, images: Tensor) -> Tensor:
-        """Return fixed public features of each image alone: an extractor's, scattering maps, or pixels in [-1, 1]."""
+        """Return fixed public features: an extractor's output, scattering maps, or pixels in [-1, 1].
+
+        An image's features depend on that image alone.
+        """
         if self.transform is None:
             return 2 * images - 1
         found: Tensor = self.transform(images)
@@ -112,8 +116,8 @@ def load_classifier(directory: Path) -> PrivateClassifier:
     """Read the files of `PrivateClassifier.save`.
 
     Raises:
-        ValueError: the files are damaged, of another format or do not match (ExtractorUnusable: the extractor's SHA-256
-            differs from that used in training).
+        ExtractorUnusable: the extractor's SHA-256 differs from that of the extractor used in training.
+        ValueError: the files are damaged, have another format or do not match.
         FileNotFoundError: one of the files is missing.
     """
     document = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8"))
@@ -134,7 +138,7 @@ def load_classifier(directory: Path) -> PrivateClassifier:
 
 
 def small_cnn(channels: int, height: int, width: int, classes: int) -> nn.Module:
-    """Three convolutions with tanh; small networks suit DP-SGD (Papernot et al. 2021, arXiv:2007.14191)."""
+    """Build a CNN of three convolutions with tanh, which suits DP-SGD (Papernot et al. 2021, arXiv:2007.14191)."""
     rows, columns = max(1, height // 8), max(1, width // 8)
     return nn.Sequential(
         nn.Conv2d(channels, 16, 5, stride=2, padding=2),
@@ -175,10 +179,10 @@ class WideResNet(nn.Module):
     """A wide residual network (Zagoruyko & Komodakis 2016, arXiv:1605.07146) with GroupNorm.
 
     Args:
-        channels: of an image.
-        classes: outputs.
+        channels: number of channels of an image.
+        classes: number of outputs.
         depth: 6 n + 4 for wide networks; 6 n + 2 for ResNet-20 and similar networks, as usual.
-        widen: k, factor of the channels 16, 32, 64.
+        widen: k, by which the numbers of channels 16, 32 and 64 are multiplied.
     """
 
     def __init__(self, channels: int, classes: int, depth: int, widen: int) -> None:

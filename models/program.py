@@ -1,7 +1,7 @@
 """One program that generates images from a release without this repository: files of `models`, concatenated.
 
-They are the network's file, its imports from this package, and `portable/drawing.py`, without their imports of each
-other. They are read as text, so this module needs no torch.
+The files are the network's own, those that it imports from this package, and `portable/drawing.py`. Their imports of
+each other are removed. They are read as text, so this module needs no torch.
 """
 
 from __future__ import annotations

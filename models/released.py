@@ -72,7 +72,7 @@ def save_released(generator: Any, directory: Path) -> None:
 
 
 def load_released(directory: Path, which: Literal["final", "warm_start"] = "final") -> ReleasedGenerator:
-    """Read a released generator of any network; "warm_start" is a guided generator without its guide.
+    """Read a released generator of any network. `which="warm_start"` returns a guided generator without its guide.
 
     Raises:
         ValueError: the files are damaged, of another format, of an unknown network or do not match.

@@ -24,7 +24,7 @@ _BLOCK, _BLOCK_IN_CACHE = 256, 16  # images at once; few on a CPU, so that spect
 
 
 class Scattering(nn.Module):
-    """The transform for images of one size."""
+    """The scattering transform for images of one size."""
 
     def __init__(self, height: int, width: int) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Scattering(nn.Module):
     low_pass: Tensor
 
     def forward(self, images: Tensor) -> Tensor:
-        """Transform images (n, c, h, w) into (n, c * 81, h', w')."""
+        """Return the scattering maps (n, c * 81, h / 4, w / 4), rounded up, of images (n, c, h, w)."""
         block = _BLOCK_IN_CACHE if images.device.type == "cpu" else _BLOCK
         mode = "reflect" if min(images.shape[2:]) > max(self._pad) else "replicate"
         found = []
@@ -67,7 +67,10 @@ class Scattering(nn.Module):
         return torch.cat(found)
 
     def _average(self, spectra: Tensor, step: int) -> Tensor:
-        """Low-pass maps, given as spectra on every `step`-th pixel; keep every fourth pixel and crop the border."""
+        """Smooth maps with the low-pass filter and crop the border.
+
+        The spectra describe maps with every `step`-th pixel; the results have every fourth pixel.
+        """
         height, width = (length // step for length in self.low_pass.shape)
         low_pass = _fold(self.low_pass[None], step)[0] * step * step if step > 1 else self.low_pass
         kept: Tensor = torch.fft.ifft2(_fold(spectra * low_pass[:height, :width], _STEP // step)).real
@@ -75,9 +78,9 @@ class Scattering(nn.Module):
 
 
 def scatter_head(maps: int, rows: int, columns: int, classes: int, *, convolutional: bool) -> nn.Module:
-    """Return logistic regression, or a small CNN, on scattering maps (n, maps, rows, columns), normalised by record.
+    """Return a classifier of scattering maps (n, maps, rows, columns): logistic regression, or a small CNN.
 
-    The normalisation has no weights: mean and deviation of groups of a record's own maps (Tramèr & Boneh 2021).
+    It first normalises groups of a record's maps by their own mean and deviation (Tramèr & Boneh 2021).
     """
     norm = nn.GroupNorm(groups_of(maps, 27), maps, affine=False)
     if not convolutional:
@@ -95,7 +98,7 @@ def scatter_head(maps: int, rows: int, columns: int, classes: int, *, convolutio
 
 
 def _fold(spectra: Tensor, factor: int) -> Tensor:
-    """Return the spectra (..., H, W) of maps subsampled by `factor`: the mean of their aliases."""
+    """Return the spectra of maps after subsampling by `factor`: the mean of the aliases in `spectra` (..., H, W)."""
     if factor == 1:
         return spectra
     height, width = spectra.shape[-2] // factor, spectra.shape[-1] // factor
@@ -107,7 +110,7 @@ def _fold(spectra: Tensor, factor: int) -> Tensor:
 
 
 def _gabor(shape: tuple[int, int], sigma: float, frequency: float, angle: float, slant: float) -> Tensor:
-    """Return a Gaussian envelope of width sigma times a wave, periodised onto the grid; complex (H, W)."""
+    """Return a complex Gabor filter (H, W), periodic on the grid: a wave times a Gaussian envelope of width sigma."""
     height, width = shape
     total = torch.zeros(shape, dtype=torch.complex128)
     cosine, sine = math.cos(angle), math.sin(angle)

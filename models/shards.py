@@ -44,7 +44,7 @@ class Shards:
         private_labels: (n,) int64. Private.
         members: for each teacher the indices of its records (`privacy.mechanisms.partition.shard_members`), possibly
             none. Private.
-        device: of the batches; records stay on their device.
+        device: the device of the batches; the records stay on their own device.
 
     Attributes:
         teachers: number of shards, empty ones included.
@@ -80,7 +80,7 @@ class Shards:
         self.teachers, self.active = len(members), (self._sizes > 0).to(device)
 
     def batch(self, width: int, generator: torch.Generator, teachers: slice = slice(None)) -> ShardBatch:
-        """Take `width` records of each teacher: a window at a random position of its shard's cycle.
+        """Take `width` records of each teacher: start at a random position of its shard, and wrap around at the end.
 
         Args:
             width: records of one teacher in the step. A smaller shard repeats its records; rows of an empty shard are
@@ -100,13 +100,13 @@ class Shards:
         return ShardBatch(self._records, self._labels, rows, self._device)
 
     def counts(self, classes: int, teachers: slice = slice(None)) -> torch.Tensor:
-        """Return these teachers' number of records of each class, (n, classes) int64 (PRIVATE)."""
+        """Return each of these teachers' number of records of each class, (n, classes) int64. PRIVATE."""
         rows, owners = self._rows(teachers)
         group = owners * classes + self._labels[rows]
         return torch.bincount(group, minlength=len(self._sizes[teachers]) * classes).view(-1, classes)
 
     def means(self, classes: int, teachers: slice = slice(None)) -> torch.Tensor:
-        """Return these teachers' mean record of each class, (n, classes, d) float32 (PRIVATE).
+        """Return the mean of each teacher's records of each class, (n, classes, d) float32. PRIVATE.
 
         Sums of bytes are exact, so one record cannot change another teacher's mean, not even in the last bit. The mean
         is zero if a teacher has no record of the class.

@@ -19,7 +19,7 @@ TEXTURE_CELL, TEXTURE_MAPS = 4, 16  # pixels per side of a cell of `models.porta
 
 
 def texture_size(height: int, width: int) -> int:
-    """Return the number of texture numbers of an image."""
+    """Return how many numbers describe the texture of an image."""
     return TEXTURE_MAPS * (height // TEXTURE_CELL) * (width // TEXTURE_CELL)
 
 
@@ -44,13 +44,13 @@ def convolutional_sizes(
 
 
 def discriminator_layers(height: int, width: int) -> int:
-    """Return the layers with parameters of `workers.recipes.dpgan.Discriminator`."""
+    """Return how many layers of `workers.recipes.dpgan.Discriminator` have parameters."""
     halvings = 1 + sum(-(-min(height, width) // 2**count) >= 4 for count in (2, 3, 4))
     return 2 * halvings + 1  # a convolution per size, norms after all but the first, and two for the logit
 
 
 def denoiser_layers(height: int, width: int, blocks: int) -> int:
-    """Return the layers with parameters of `models.portable.unet.UNet` with `blocks` residual blocks at each size."""
+    """Return how many layers of a `models.portable.unet.UNet` with `blocks` blocks at each size have parameters."""
     halvings = sum(min(height, width) >= 7 * 2**count for count in (1, 2, 3, 4))
     sizes = halvings + 1
     down = 5 * blocks * sizes + (halvings > 0)  # the channels change once; that block has a shortcut

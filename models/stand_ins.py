@@ -46,7 +46,7 @@ class StandIn:
         test_images: (m, c, h, w) uint8.
         test_labels: (m,) int64.
         classes: class names of the stand-in, in label order.
-        name: of the public set, for people.
+        name: the public set's name, shown to users.
     """
 
     images: npt.NDArray[np.uint8]
@@ -68,9 +68,9 @@ def from_public(
     shape: tuple[int, int, int],
     shares: Sequence[float] | None = None,
 ) -> StandIn:
-    """Make a stand-in of the first classes of a public set, converted to the declared size and colours.
+    """Make a stand-in from the first `classes` classes of a public set, converted to the declared size and colours.
 
-    A fifth of its images, at most 2,000, are reserved for testing. If fewer remain than declared, they repeat.
+    A fifth of its images, at most 2,000, are reserved for testing. If fewer images remain than declared, they repeat.
 
     Args:
         images: (m, h, w) or (m, h, w, 3) uint8.
@@ -85,7 +85,7 @@ def from_public(
     stream = np.random.Generator(np.random.PCG64(_SEED))
     chosen = np.flatnonzero(np.asarray(labels) < classes)
     if len(np.unique(np.asarray(labels)[chosen])) < classes:
-        raise StandInUnusable(f"one of its first {classes} classes has no images")
+        raise StandInUnusable(f"one of the first {classes} classes of the public set has no images")
     chosen = stream.permutation(chosen)
     tested = min(TEST_MAX, len(chosen) // 5)
     test, own = chosen[:tested], chosen[tested:]
@@ -95,7 +95,7 @@ def from_public(
         of_class = [own[np.asarray(labels)[own] == label] for label in range(len(shares))]
         lacking = [label for label, places in enumerate(of_class) if wanted[label] and not len(places)]
         if lacking:
-            raise StandInUnusable(f"its class {lacking[0]} has too few images to learn and to test")
+            raise StandInUnusable(f"class {lacking[0]} of the public set has too few images to train and to test")
         parts = [np.resize(places, number) for places, number in zip(of_class, wanted, strict=True) if number]
         drawn = stream.permutation(np.concatenate(parts))
     as_array = _fitted(images, drawn, shape).permute(0, 2, 3, 1).contiguous().numpy()  # (n, h, w, c)
@@ -157,7 +157,7 @@ def from_characters(
 
 
 def public_patterns(count: int, channels: int, height: int, width: int, seed: int) -> Tensor:
-    """Return m patterns (m, channels, height, width) float32 in [0, 1]; equal public seeds give equal patterns.
+    """Return patterns (count, channels, height, width) float32 in [0, 1]; equal public seeds give equal patterns.
 
     They are overlapping rectangles and discs of random size and brightness ("dead leaves"), and also replace missing
     public auxiliary images (Baradad et al. 2021, arXiv:2106.05963, train on such images). Sizes follow a power law, so
@@ -248,7 +248,7 @@ def _pattern_copies(prototypes: Tensor, labels: Tensor, shape: tuple[int, int, i
 
 
 def _fitted(images: npt.NDArray[np.uint8], rows: npt.NDArray[np.int64], shape: tuple[int, int, int]) -> Tensor:
-    """Return some images (n, c, h, w) uint8, converted to a shape block by block, which bounds memory."""
+    """Return the images `rows` as (n, c, h, w) uint8, converted to `shape` block by block to bound memory."""
     channels, height, width = shape
     fitted = torch.empty(len(rows), *shape, dtype=torch.uint8)
     for at in range(0, len(rows), _BLOCK):

@@ -36,7 +36,6 @@ DIALECT = (
 OPENINGS = r"^(?:Nor|Of what|Of whom|Whoever|What|Whether|Let (?:a|\W*\w{2,})|For it|Twice|Neither)\b"
 # Beginnings of sentences that may break a rule, with the reason.
 ALLOWED = {
-    "(n, c, m, h, w), (n, m, classes)": "shapes",
     "citeAs column": "a vocabulary",
     "pictures:": "the name of a tensor in released files",
     "[pipeline:main]": "configuration",

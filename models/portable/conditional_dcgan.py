@@ -27,9 +27,9 @@ class ConditionalDcganConfig(ImageShape):
     """The shape of a generator; the defaults are the published ones.
 
     Attributes:
-        latent: numbers in a latent, uniform in [-1, 1].
+        latent: length of a latent vector, whose numbers are uniform in [-1, 1].
         features: half the channels before the last convolution.
-        dense: units of the first layer.
+        dense: units of the first dense layer.
     """
 
     latent: int = 50
@@ -38,10 +38,10 @@ class ConditionalDcganConfig(ImageShape):
 
 
 class ConditionalDcganGenerator(nn.Module):
-    """Latents and labels to images."""
+    """Maps latents and labels to images."""
 
     def __init__(self, config: ConditionalDcganConfig, seed: int = 0) -> None:
-        """Build it with initial weights from a seed."""
+        """Initialise the weights from a public seed."""
         super().__init__()
         self.config = c = config
         self._quarter = -(-c.height // 4), -(-c.width // 4)
@@ -62,7 +62,7 @@ class ConditionalDcganGenerator(nn.Module):
                 nn.init.zeros_(layer.bias)
 
     def forward(self, latents: Tensor, labels: Tensor) -> Tensor:
-        """(n, latent) and (n,) -> images (n, c, h, w) in [0, 1]."""
+        """Map latents (n, latent) and labels (n,) to images (n, c, h, w) in [0, 1]."""
         known = functional.one_hot(labels, self.config.classes).to(latents)
         x = functional.relu(self.norms[0](self.first(torch.cat([latents, known], dim=1))))
         x = functional.relu(self.norms[1](self.second(torch.cat([x, known], dim=1))))
@@ -72,12 +72,12 @@ class ConditionalDcganGenerator(nn.Module):
         return image[:, :, : self.config.height, : self.config.width]
 
     def latents(self, count: int, stream: torch.Generator) -> Tensor:
-        """Draw (count, latent) latents from a CPU generator."""
+        """Draw latents (count, latent) from a CPU generator."""
         return torch.rand(count, self.config.latent, generator=stream) * 2 - 1
 
     @torch.no_grad()
     def settle(self, seed: int = 0) -> None:
-        """Fix BatchNorm's statistics to those of public latents, evenly over all classes, and leave training mode."""
+        """Fix BatchNorm's statistics, measured on public latents of evenly mixed classes, and leave training mode."""
         device = self.first.weight.device
         z = self.latents(_SETTLED_ON, torch.Generator().manual_seed(seed)).to(device)
         self.train()(z, torch.arange(_SETTLED_ON, device=device) % self.config.classes)

@@ -1,6 +1,6 @@
 """The generator of a class-conditional DCGAN (Radford, Metz & Chintala 2016, arXiv:1511.06434) with GroupNorm.
 
-GroupNorm keeps every image a function of its own latent and label, whatever it is drawn together with.
+With GroupNorm, an image depends on its own latent and label alone, not on the other images of its batch.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _HALVINGS_MAX = 4
 
 @dataclasses.dataclass(frozen=True)
 class DcganConfig(ImageShape):
-    """The shape of both networks.
+    """The shape of generator and discriminator.
 
     Attributes:
-        latent: numbers in a latent.
+        latent: length of a latent vector.
         features: channels after the discriminator's first convolution; they double with every halving of the image.
     """
 
@@ -32,7 +32,7 @@ class DcganConfig(ImageShape):
     features: int
 
     def sizes(self) -> list[tuple[int, int]]:
-        """Return the sizes of an image that is halved (rounded up) while no side gets shorter than four pixels."""
+        """Return the full size and each halved size (rounded up). After the first, sides keep at least four pixels."""
         found = [(self.height, self.width)]
         while len(found) <= _HALVINGS_MAX:
             size = -(-found[-1][0] // 2), -(-found[-1][1] // 2)
@@ -42,15 +42,15 @@ class DcganConfig(ImageShape):
         return found
 
     def depth(self, halvings: int) -> int:
-        """Return the channels of an image after `halvings` halvings."""
+        """Return the number of channels after an image has been halved `halvings` times."""
         return self.channels if halvings == 0 else self.features * 2 ** (halvings - 1)
 
 
 class DcganGenerator(nn.Module):
-    """Latents and labels to images."""
+    """Maps latents and labels to images."""
 
     def __init__(self, config: DcganConfig, seed: int = 0) -> None:
-        """Build it with initial weights from a public seed."""
+        """Initialise the weights from a public seed."""
         super().__init__()
         self.config = config
         self._sizes = config.sizes()
@@ -67,7 +67,7 @@ class DcganGenerator(nn.Module):
         initialise(self, seed)
 
     def forward(self, latents: Tensor, labels: Tensor) -> Tensor:
-        """(n, latent) and (n,) -> images (n, c, h, w) in [-1, 1]."""
+        """Map latents (n, latent) and labels (n,) to images (n, c, h, w) in [-1, 1]."""
         known = torch.cat([latents, functional.one_hot(labels, self.config.classes).to(latents)], dim=1)
         top = len(self._sizes) - 1
         x: Tensor = self.first(known).unflatten(1, (self.config.depth(top), *self._sizes[top]))

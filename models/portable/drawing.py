@@ -1,8 +1,8 @@
 """Generate any number of images from one seed: batches with their own random streams, and conversion to pixels.
 
-All of this is part of the format of a sample: a change would give other images for the same seed. This module also
-reads a release's files and writes images with torch and the standard library alone. The service's own code uses
-libraries for that, and tests compare both.
+All of this is part of a sample's format: after a change, the same seed would give different images. This module also
+reads a release's files and writes images with torch and the standard library alone. The service itself uses other
+libraries for reading and writing; tests compare the results.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ class ImageShape:
 
     @property
     def pixels(self) -> int:
-        """Numbers in one image."""
+        """Number of values in one image."""
         return self.channels * self.height * self.width
 
 
 def turns(count: int, chosen: Sequence[int], proportions: Sequence[float] | None = None) -> Tensor:
-    """Return `count` labels (count,) int64 in the order in which they take turns.
+    """Return labels (count,) int64 that alternate in the given proportions.
 
-    By proportions, a label with proportion w has its turns at the times 1/w, 3/w, 5/w, and so on: Sainte-Lague's
-    method. For every n, the first n labels follow the proportions as closely as whole numbers can. Float divisions are
-    rounded identically on every machine, so the order is the same everywhere. Labels of equal proportions take turns.
+    A label with proportion w occurs at the times 1/w, 3/w, 5/w, and so on (Sainte-Lague's method). For every n, the
+    first n labels follow the proportions as closely as whole numbers can. Float divisions are rounded identically on
+    every machine, so the order is the same everywhere. Labels of equal proportions take turns.
 
     Args:
-        chosen: labels, each once.
+        chosen: the labels to use, without repetition.
         proportions: a number above 0 for each label, of which only ratios matter; None: equal proportions.
     """
     every = torch.tensor(chosen, dtype=torch.int64)
@@ -107,7 +107,7 @@ def draw(
     labels: Sequence[int] | None = None,
     proportions: Sequence[float] | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield batches of images (b, h, w, c) uint8 and their labels (b,), `count` in all: as the service draws them.
+    """Yield batches of images (b, h, w, c) uint8 and labels (b,), `count` images in all, drawn as by the service.
 
     Args:
         generator: as `load` returns it.
@@ -141,9 +141,9 @@ def png(pixels: Tensor) -> bytes:
 
 
 def main(load: Callable[[], Any], classes: Sequence[str], folders: Sequence[str]) -> None:
-    """Draw images into class folders of PNG files, as the command line requests."""
+    """Draw the images that the command line requests, as PNG files in one folder per class."""
     parser = argparse.ArgumentParser(description="Draw synthetic images from the released generator beside this file.")
-    parser.add_argument("--count", type=int, required=True, help="images to draw")
+    parser.add_argument("--count", type=int, required=True, help="number of images")
     parser.add_argument("--seed", type=int, default=0, help="equal seeds give equal images")
     parser.add_argument("--class", dest="classes", action="append", choices=classes, help="draw this class; repeatable")
     parser.add_argument(

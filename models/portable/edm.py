@@ -1,7 +1,7 @@
 """A diffusion model in the terms of Karras et al. 2022 (arXiv:2206.00364): preconditioning, losses and a sampler.
 
 A denoiser D(x; sigma, y) = c_skip x + c_out F(c_in x; c_noise, y) estimates the clean image in [-1, 1] from a noisy
-one. F is a U-Net. Letters as in the paper's Table 1 and Algorithm 2.
+one. F is a U-Net. Letters are those of the paper's Table 1 and Algorithm 2.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _DRAWN_AT_ONCE = 64  # images drawn at once; part of the format: another value g
 
 @dataclasses.dataclass(frozen=True)
 class EdmConfig(ImageShape):
-    """The shape of a denoiser, and how images are drawn from it.
+    """The shape of a denoiser, and the parameters of its sampler.
 
     Attributes:
         classes: number of declared classes; the label after the last means "of any class".
         sampling_steps: N of the sampler.
         churn: S_churn of the sampler, the amount of fresh noise in its steps; 0 is deterministic DDIM.
         guidance: w of classifier-free guidance (Ho & Salimans 2022, arXiv:2207.12598); 0 turns it off.
-        start_latent: numbers in a latent of the generator whose image the sampler starts from; 0: it starts from noise
-            alone.
+        start_latent: length of a latent vector of the generator that draws the sampler's initial image; 0: the sampler
+            starts from noise alone.
         start_sigma: noise level added to that image, and the largest level that the denoiser is trained for.
-        start_clusters: clusters of each class of that generator.
+        start_clusters: number of clusters per class in that generator.
         start_texture: True if that generator draws texture, too.
-        patch: side of the pixel squares that the U-Net sees as channels. 2 halves both sides for four times the
-            channels, and a step costs about a third.
+        patch: side of the pixel squares that become channels of the U-Net's input. 2 halves height and width and
+            quadruples the channels, so a step costs about a third as much.
     """
 
     features: int
@@ -60,9 +60,9 @@ class EdmConfig(ImageShape):
 class EdmDenoiser(nn.Module):
     """A denoiser, which is also the released generator.
 
-    Input of `forward` is one tensor (n, c + 2, h, w): noisy images, a plane with each image's sigma and one with its
-    label. It returns F, with the loss `losses`. The generator `first`, which draws the sampler's initial image,
-    contains released values, not learned ones. Initial weights come from a public seed.
+    `forward` accepts one tensor: noisy images, a plane with each image's sigma and a plane with its label. Train its
+    output F with `losses`. The generator `first` draws the sampler's initial image. Its values are released, not
+    learned. Initial weights come from a public seed.
     """
 
     def __init__(self, config: EdmConfig, seed: int = 0) -> None:
@@ -83,7 +83,7 @@ class EdmDenoiser(nn.Module):
             self.first = new_generator(first, config.start_texture, *_START_TEXTURE)
 
     def forward(self, packed: Tensor) -> Tensor:
-        """(n, c + 2, h, w) -> F (n, c, h, w)."""
+        """Map noisy images with planes of sigma and label, (n, c + 2, h, w), to F (n, c, h, w)."""
         channels = self.config.channels
         sigma, labels = plane(packed, channels), plane(packed, channels + 1).long()  # (n,)
         c_in = (sigma.square() + SIGMA_DATA**2).rsqrt()
@@ -95,7 +95,7 @@ class EdmDenoiser(nn.Module):
         return functional.pixel_shuffle(found, patch)[:, :, :height, :width]
 
     def denoise(self, noisy: Tensor, sigma: Tensor, labels: Tensor) -> Tensor:
-        """Return D (n, c, h, w) of noisy images (n, c, h, w), levels (n,) and labels (n,)."""
+        """Return denoised images D (n, c, h, w), given noisy images (n, c, h, w), noise levels and labels (n,) each."""
         c_skip, c_out = _scales(sigma)
         found: Tensor = c_skip * noisy + c_out * self(with_planes(noisy, sigma, labels))
         return found
@@ -134,7 +134,7 @@ class EdmDenoiser(nn.Module):
 
 
 def noise_levels(steps: int, largest: float = SIGMA_MAX) -> list[float]:
-    """Return t_0 = largest > ... > t_{N-1} = SIGMA_MIN > t_N = 0 (Karras et al., equation 5)."""
+    """Return the sampler's noise levels t_0 = largest > ... > t_{N-1} = SIGMA_MIN > t_N = 0 (equation 5)."""
     high, low = largest ** (1 / RHO), SIGMA_MIN ** (1 / RHO)
     return [(high + i / max(1, steps - 1) * (low - high)) ** RHO for i in range(steps)] + [0.0]
 
@@ -142,11 +142,12 @@ def noise_levels(steps: int, largest: float = SIGMA_MAX) -> list[float]:
 def noisy_rows(
     images: Tensor, labels: Tensor, any_class: int, drop: float, stream: torch.Generator, largest: float = SIGMA_MAX
 ) -> tuple[Tensor, Tensor]:
-    """Make one training row of every image (n, c, h, w) in [-1, 1]: own noise level, own noise, label possibly dropped.
+    """Make one training row of each image: draw a noise level, add noise of that level, and drop the label at random.
 
     Args:
-        any_class: the label that means all classes; a row gets it with probability `drop`.
-        stream: of levels, noise and drops; on the images' device.
+        images: (n, c, h, w) in [-1, 1].
+        any_class: the label that means "of any class"; it replaces a row's label with probability `drop`.
+        stream: source of noise levels, noise and drops, on the images' device.
         largest: the highest noise level.
 
     Returns:
@@ -165,7 +166,7 @@ def noisy_rows(
 
 
 def losses(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return every row's mean squared error of F: the paper's loss of D, with lambda(sigma) = 1 / c_out^2."""
+    """Return each row's mean squared error of F. It equals the paper's loss of D with lambda(sigma) = 1 / c_out^2."""
     return (outputs - targets).square().flatten(1).mean(dim=1)
 
 

@@ -21,8 +21,8 @@ class GeneratorConfig(ImageShape):
     """The shape of a generator.
 
     Attributes:
-        components: d, numbers in a latent.
-        clusters: centres around which a class's latents are drawn; 1: around zero.
+        components: d, the length of a latent vector.
+        clusters: number of centres around which a class's latents are drawn; 1: all are drawn around zero.
     """
 
     components: int
@@ -30,7 +30,7 @@ class GeneratorConfig(ImageShape):
 
     @property
     def outputs(self) -> int:
-        """Numbers in v."""
+        """Length of v."""
         return self.pixels
 
 

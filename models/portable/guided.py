@@ -1,8 +1,8 @@
 """A generator whose images are moved by a classifier's gradient (classifier guidance; Dhariwal & Nichol 2021).
 
 Here l(x) are the centred logits of image x, and t_y the logits of an image that the classifier assigns to class y with
-certainty. A step goes along the gradient g of f(x) = |l(x) - t_y|^2 / 2 by f / |g|^2: to the point where a linear f
-would be 0 (Polyak 1969). f is not linear, so a few steps stop short of that point.
+certainty. Let g be the gradient of f(x) = |l(x) - t_y|^2 / 2. A step subtracts g f / |g|^2 from x. A linear f would
+then be 0 (Polyak 1969). f is not linear, so a few steps do not reach 0.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class GuidedConfig(TexturedConfig):
     """The shape of a guided generator.
 
     Attributes:
-        textured: True if the moments have texture.
-        guide_steps: steps that move a drawn image; 0: there is no guide.
-        guide_logit: height, in t_y, of the logit of class y above the logits of all others, which are equal.
+        textured: True if the Gaussians include texture.
+        guide_steps: number of steps that move each drawn image; 0: there is no guide.
+        guide_logit: difference in t_y between the logit of class y and the other logits, which are equal.
     """
 
     textured: bool = True
@@ -37,7 +37,7 @@ class GuidedConfig(TexturedConfig):
 
 
 class GuidedGenerator(nn.Module):
-    """Draws labelled images with `first`, and moves them; see the module."""
+    """Draws labelled images with the generator `first`, and moves them by the gradient of the classifier `guide`."""
 
     def __init__(self, config: GuidedConfig) -> None:
         super().__init__()

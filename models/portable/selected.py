@@ -1,6 +1,6 @@
 """Draws public images, slightly varied, by released weights. No pixel values are learned.
 
-The release contains the public images. Private records determined only the weights with which they are drawn.
+The release contains the public images. Private records determined only the weights with which these images are drawn.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class SelectedConfig(ImageShape):
     """The shape of a selection, and how strongly its images vary.
 
     Attributes:
-        choices: images among which a class draws.
-        shift: largest shift along each side, as a part of that side; the border is repeated.
-        tint: largest logarithm of the exponent that bends each channel's brightness; black and white stay.
-        mirror: True to mirror half of the images, left and right.
+        choices: number of images from which each class draws.
+        shift: largest shift in each direction, as a fraction of that side; border pixels are repeated.
+        tint: largest logarithm of the exponent applied to a channel's brightness; black and white do not change.
+        mirror: True to mirror half of the images left to right, at random.
     """
 
     choices: int
@@ -65,7 +65,7 @@ class SelectedPictures(nn.Module):
 
 
 def vary(pictures: Tensor, config: SelectedConfig, stream: torch.Generator) -> Tensor:
-    """Return images (n, c, h, w) uint8, randomly shifted, recoloured and maybe mirrored, float32 in [0, 1]."""
+    """Shift, recolour and maybe mirror images (n, c, h, w) uint8 at random. Return float32 images in [0, 1]."""
     n, channels, height, width = pictures.shape
     random = torch.rand(n, 3 + channels, generator=stream).to(pictures.device) * 2 - 1  # in [-1, 1)
     down, right = (random[:, [0]] * config.shift * height).round(), (random[:, [1]] * config.shift * width).round()

@@ -1,13 +1,14 @@
-"""Texture of an image as a few numbers, and images that have a given texture.
+"""Describe the texture of an image by a few numbers, and generate images that have a given texture.
 
-A cell of 4 x 4 pixels is described by the strength of waves of eight orientations and two lengths in it: the logarithm
-of the mean modulus of two wavelet filters' responses, the first order of a scattering transform (Bruna & Mallat 2013).
-These numbers are close to Gaussian where pixels are not, so a Gaussian over both draws outlines and patterns that a
-Gaussian over pixels blurs. `render` finds an image with the drawn numbers by gradient descent (Angles & Mallat 2018
-train a network to invert a scattering transform). Nothing here is learned, so all of it is public.
+Each cell of 4 x 4 pixels is described by 16 numbers: the strengths of waves of eight orientations and two lengths. A
+strength is the logarithm of the mean modulus of the responses of an even and an odd wavelet filter. All strengths are
+the first order of a scattering transform (Bruna & Mallat 2013). They are close to Gaussian where pixels are not, so a
+Gaussian over both draws outlines and patterns that a Gaussian over pixels blurs. `render` finds an image with the drawn
+numbers by gradient descent (Angles & Mallat 2018 train a network to invert a scattering transform). Nothing here is
+learned, so all of it is public.
 
-The generator draws an image and its target texture, and combines both into one image. It draws by the formula of
-`models.portable.generator`, where the texture's numbers follow the pixels of v.
+The generator draws a vector v by the formula of `models.portable.generator`. Here v consists of the pixels of an image,
+followed by the numbers of a target texture. `render` combines both into one image.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ _EDGE = 0.02  # brightness from which a pixel starts to move
 
 @cache
 def filters() -> tuple[Tensor, Tensor]:
-    """Return the fine and the coarse wavelets, (16, 1, size, size) each: integers as float64, in FILTER_UNIT.
+    """Return the fine and the coarse wavelets, (16, 1, size, size) float64 each, as integer multiples of FILTER_UNIT.
 
-    Each even wavelet is followed by the odd wavelet of the same orientation.
+    In both tensors, each even wavelet is followed by the odd wavelet of the same orientation.
     """
     banks = []
     for size, width, frequency in _WAVES:
@@ -60,7 +61,7 @@ def filters() -> tuple[Tensor, Tensor]:
 
 
 def texture(luma: Tensor) -> Tensor:
-    """Return the texture (n, 16, h / 4, w / 4) of brightness (n, 1, h, w) in [0, 1]."""
+    """Return the texture (n, 16, h / 4, w / 4) of grey images (n, 1, h, w) in [0, 1]."""
     fine, coarse = ((bank * FILTER_UNIT).to(luma) for bank in filters())
     scales = (luma, fine, TEXTURE_CELL), (functional.avg_pool2d(luma, 2), coarse, TEXTURE_CELL // 2)
     numbers = []
@@ -72,7 +73,7 @@ def texture(luma: Tensor) -> Tensor:
 
 
 class _Scale:
-    """Images of one scale in a frame of zeros, seen through a window for each cell; all are (rows, columns, images)."""
+    """Images of one scale, padded with zeros, and a window of pixels for each cell. Axes: (rows, columns, images)."""
 
     def __init__(self, bank: Tensor, cell: int, shape: tuple[int, int, int], like: Tensor) -> None:
         rows, columns, count = shape
@@ -100,7 +101,7 @@ class _Scale:
         self.turned[1] *= 2  # half of the gradient of sums arrives
 
     def put_back(self, gradient: Tensor) -> None:
-        """Add up the windows' gradient (8, 8, rows, columns, images) in `self.gradient`."""
+        """Set `self.gradient` to the sum of the overlapping windows' gradients, (8, 8, rows, columns, images)."""
         self._back.zero_()
         for row in range(0, _WINDOW, self._cell):
             for column in range(0, _WINDOW, self._cell):
@@ -109,16 +110,16 @@ class _Scale:
 
 
 class TextureGradient:
-    """The gradient of half the squared distance of images' texture to given numbers, by matrix products.
+    """The gradient of half the squared distance between the images' textures and target textures.
 
-    Each cell is seen through a window of 8 x 8 pixels of either scale. A filter is even or odd about its middle. So its
-    responses at two opposite pixels of a cell are the sum and the difference of two numbers: its responses to the
-    window's sums and to its differences. This takes half the products. Everything is (rows, columns, images), so each
-    operation on a place is done for all images at once. Memory is kept from one call to the next.
+    Matrix products compute it from a window of 8 x 8 pixels around each cell, at both scales. Let s and d be the sums
+    and the differences of opposite pixels in a window. Every filter is even or odd about its middle. So its responses
+    at two opposite pixels of the cell are, up to sign, its response to s plus and minus its response to d. This halves
+    the number of products. Axes are (rows, columns, images). Buffers are reused from one call to the next.
     """
 
     def __init__(self, rows: int, columns: int, count: int, like: Tensor) -> None:
-        """Make room for `count` images of rows x columns cells, in the type and on the device of `like`."""
+        """Allocate buffers for `count` images of rows x columns cells, with the type and device of `like`."""
         self._shape, places = (rows, columns, count), rows * columns * count
         fine, coarse = filters()
         cells = (fine, TEXTURE_CELL), (coarse, TEXTURE_CELL // 2)
@@ -131,12 +132,12 @@ class TextureGradient:
         self._moduli = like.new_empty(2, sum(sizes) // 2, places)
 
     def __call__(self, luma: Tensor, half: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradients of both scales, (h, w, n) and (h / 2, w / 2, n), overwritten by the next call.
+        """Return the gradients with respect to `luma` and `half`, in the same shapes. The next call overwrites them.
 
         Args:
-            luma: brightness (h, w, n).
-            half: of half the size, (h / 2, w / 2, n).
-            wanted: numbers (16, places).
+            luma: (h, w, n), brightness.
+            half: (h / 2, w / 2, n), the same brightness at half size.
+            wanted: (16, rows * columns * n), target textures of all cells.
         """
         answers, moduli, window, (differences, sums) = self._answers, self._moduli, self._window, self._halves
         for number, (scale, images) in enumerate(zip(self._scales, (luma, half), strict=True)):
@@ -172,7 +173,7 @@ class TextureGradient:
 
 
 def _mean(moduli: Tensor) -> Tensor:
-    """(2, 8, pixels, places) -> (8, places); the number of pixels is a power of two, and they are added by halves."""
+    """Return the means (8, cells) of moduli (2, 8, pixels, cells), added by halves; `pixels` is a power of two."""
     found = moduli[0] + moduli[1]
     while found.shape[1] > 1:
         first, last = found.chunk(2, dim=1)
@@ -181,15 +182,15 @@ def _mean(moduli: Tensor) -> Tensor:
 
 
 def render(images: Tensor, wanted: Tensor, steps: int = STEPS, rate: float = RATE) -> Tensor:
-    """Return images (n, c, h, w) in [0, 1] that have the wanted texture and are near given images.
+    """Return images (n, c, h, w) in [0, 1] that approximate both the given images and the wanted textures.
 
-    A few steps of Adam reduce the sum of two squared distances: of the texture to the wanted texture, and of 2 x 2
-    means to those of the given images. The gradient is written out, so it needs no automatic differentiation.
+    A few steps of Adam reduce the sum of two squared distances: between the texture and the wanted texture, and between
+    the means of 2 x 2 pixels and those of the given images. The gradient needs no automatic differentiation.
 
     Args:
         images: (n, c, h, w), in units of full brightness; values outside [0, 1] are clipped.
-        wanted: (n, 16 * h / 4 * w / 4) numbers.
-        rate: of the first step; it falls along a cosine to a tenth of that.
+        wanted: (n, 16 * h / 4 * w / 4), the numbers of the wanted textures.
+        rate: learning rate of the first step; later rates fall along a cosine to a tenth of it.
     """
     rows, columns = images.shape[2] // TEXTURE_CELL, images.shape[3] // TEXTURE_CELL
     block = max(_BLOCK_MIN, _BLOCK_PLACES // (rows * columns))
@@ -205,7 +206,7 @@ def render(images: Tensor, wanted: Tensor, steps: int = STEPS, rate: float = RAT
 
 
 def _render(images: Tensor, wanted: Tensor, texture_gradient: TextureGradient, rates: Sequence[float]) -> Tensor:
-    """Render a block of images (c, h, w, n) to the wanted texture (16, places)."""
+    """Render a block of images (c, h, w, n) to the wanted textures (16, rows * columns * n) of their cells."""
     coarse, channels = _halved(images), len(images)
     x = images.clamp(_EDGE, 1 - _EDGE)
     w = torch.log(x / (1 - x))  # moves freely, while x stays in [0, 1]
@@ -227,7 +228,7 @@ def _render(images: Tensor, wanted: Tensor, texture_gradient: TextureGradient, r
 
 
 def _halved(images: Tensor) -> Tensor:
-    """Return the means of 2 x 2 pixels of images (c, h, w, n)."""
+    """Return images (c, h, w, n) at half size: each pixel is the mean of 2 x 2 pixels."""
     rows = images[:, 0::2] + images[:, 1::2]
     return (rows[:, :, 0::2] + rows[:, :, 1::2]).mul_(0.25)
 
@@ -238,7 +239,7 @@ class TexturedConfig(GeneratorConfig):
 
     Attributes:
         steps: number of gradient steps that give images their texture.
-        rate: of the first step.
+        rate: learning rate of the first of these steps.
     """
 
     steps: int = STEPS
@@ -246,12 +247,12 @@ class TexturedConfig(GeneratorConfig):
 
     @property
     def outputs(self) -> int:
-        """Numbers in v, of an image and of its texture."""
+        """Length of v: the pixels of an image and the numbers of its texture."""
         return self.pixels + texture_size(self.height, self.width)
 
 
 class TexturedGenerator(Generator):
-    """Draws labelled images; see the module."""
+    """Draws labelled images with texture; see the module."""
 
     config: TexturedConfig
 
@@ -263,7 +264,7 @@ class TexturedGenerator(Generator):
 
 
 def new_generator(config: GeneratorConfig, texture: bool, steps: int = STEPS, rate: float = RATE) -> Generator:
-    """Return a generator whose buffers are zeros, for Gaussians of images or, with texture, of images and textures."""
+    """Return a generator with zeroed buffers. Its Gaussians cover images and, if requested, their textures."""
     if not texture:
         return Generator(config)
     return TexturedGenerator(TexturedConfig(**dataclasses.asdict(config), steps=steps, rate=rate))

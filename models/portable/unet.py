@@ -1,7 +1,7 @@
 """A small class-conditional U-Net (Ronneberger et al. 2015; Ho et al. 2020, arXiv:2006.11239) for one image size.
 
-Built of linear layers, convolutions, GroupNorm and embeddings, each used once in a pass, so that its gradient separates
-by record. Attention is used at the smallest size only.
+It uses each linear layer, convolution, GroupNorm and embedding once in a pass, so that its gradient separates by
+record. It uses attention at the smallest size only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def halvings_of(height: int, width: int) -> int:
 
 
 class _Block(nn.Module):
-    """Two convolutions and a shortcut; the condition shifts the channels in between. Untrained, it is the shortcut."""
+    """Two convolutions and a shortcut; the condition shifts channels in between. Untrained, only the shortcut acts."""
 
     def __init__(self, inputs: int, outputs: int, condition: int) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class _Block(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Self-attention over pixels, one head. Untrained, it is the identity."""
+    """Self-attention over pixels, with one head. Before training, it is the identity."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -66,8 +66,8 @@ class UNet(nn.Module):
     Args:
         labels: number of labels.
         features: channels at full size; smaller sizes have twice as many.
-        blocks: residual blocks at each size on the way down; one more on the way up.
-        seed: public, of the initial weights.
+        blocks: residual blocks at each size on the way down; there is one more per size on the way up.
+        seed: public seed of the initial weights.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class UNet(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, images: Tensor, numbers: Tensor, labels: Tensor) -> Tensor:
-        """(n, c, h, w), (n,) around [-5, 5] and (n,) -> (n, c, h, w)."""
+        """Map images (n, c, h, w), numbers (n,) in about [-5, 5] and labels (n,) to images (n, c, h, w)."""
         frequencies = 2.0 ** torch.linspace(-2, 6, self._features // 2, device=numbers.device)  # from 1/4 to 64
         angles = numbers[:, None] * frequencies  # (n, features / 2)
         waves = torch.cat([angles.sin(), angles.cos()], dim=1)

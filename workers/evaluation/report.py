@@ -64,7 +64,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PaidStage:
-    """One stage of the plan: number of releases, their noise and their cost."""
+    """One stage of the plan: the number of its releases, their noise and their total cost."""
 
     name: str
     releases: int
@@ -80,11 +80,11 @@ class ReleaseFacts:
         classes: declared class names, in label order.
         created_at: ISO 8601, UTC.
         facts: further public numbers of the plan (teachers, images to aggregate, ...).
-        notes: the plan's remarks, for people.
+        notes: the plan's notes for its reader, as sentences.
         account_epsilon: epsilon of everything that the account may ever publish, at the card's delta. This is the
-            account's limit, or more if more was spent and held when the limit was lowered.
-        account_attacker_certainty_max: highest certainty that everything ever published gives an attacker who started
-            at 50%.
+            account's limit or, if larger, the epsilon that was spent and held when the limit was lowered.
+        account_attacker_certainty_max: highest certainty, in [0, 1], that everything ever published gives an attacker
+            who started at 50%.
         account_nano: upper bound on the cost of everything that the account may ever publish.
         account_spent_nano: total spent by the account, including this release; None if unknown.
         incomplete: `reason` and completed `fraction` of the planned releases, if the training ended early; otherwise

@@ -39,7 +39,7 @@ class NamedExtractor:
 
 
 def find_extractor(folder: Path) -> NamedExtractor:
-    """Return the extractor for reports: the usual Inception network, the operator's choice, or the built-in one.
+    """Return the first extractor that is installed: Inception, then the operator's choice, then the built-in one.
 
     Raise ExtractorUnusable if the operator's file is damaged or contains another network.
     """
@@ -62,8 +62,8 @@ def find_extractor(folder: Path) -> NamedExtractor:
 def texture_and_colour(images: Tensor) -> Tensor:
     """Describe images (n, c, h, w) uint8 by mean colours of 16 patches and the texture of four quadrants.
 
-    A grey image gives 80 numbers, a colour image 112, all of similar magnitude; nothing is learned. Recipes that start
-    from moments release such numbers, so this extractor favours them.
+    A grey image gives 80 numbers, a colour image 112, all of similar magnitude. Nothing is learned. Recipes that
+    release moments (noisy means and covariances) measure such numbers, so this extractor favours them.
     """
     pixels = images.float() / 255
     if min(pixels.shape[2:]) < _SIDE_MIN:
@@ -119,10 +119,10 @@ def frechet_distance(left: Tensor, right: Tensor) -> float:
 
 
 def covered(points: Tensor, by: Tensor, block: int = _BLOCK) -> float:
-    """Return the share of features (n, d) that lie in the region of a set: precision (fake in real), or recall.
+    """Return the share of `points` (n, d) that lie in the region of the set `by` (m, d).
 
-    A feature lies in the region if it is within the radius of some point of the set: that point's distance to its third
-    neighbour. Distances are computed for `block` rows at a time.
+    This is the precision for synthetic points and a real set, and the recall in the opposite case. A point of the set
+    covers all points within its distance to its third neighbour in the set. Process `block` rows at a time.
     """
     own = (torch.cdist(part, by) for part in torch.split(by, block))
     radius = torch.cat([part.kthvalue(NEIGHBOURS + 1, dim=1).values for part in own])  # a point is its own nearest

@@ -65,7 +65,7 @@ class Utility:
 
     @classmethod
     def of(cls, labels: torch.Tensor, predicted: torch.Tensor, classes: int) -> Self:
-        """Count the images of each true class by predicted class."""
+        """Compute accuracy and confusion counts from true and predicted labels, (n,) each."""
         places = labels.long() * classes + predicted.long()
         confusion = torch.bincount(places, minlength=classes**2).reshape(classes, classes)
         accuracy = float(confusion.diagonal().sum()) / int(confusion.sum())
@@ -86,7 +86,7 @@ def accuracy_by_class(confusion: Sequence[Sequence[int]]) -> list[float | None]:
 
 
 def are_uneven(confusion: Sequence[Sequence[int]]) -> bool:
-    """Return whether the largest class has more than UNEVEN_FROM times the images of the smallest non-empty class."""
+    """Return whether the largest class has over UNEVEN_FROM times as many images as the smallest non-empty class."""
     counts = [sum(row) for row in confusion if sum(row)]
     return max(counts) > UNEVEN_FROM * min(counts)
 

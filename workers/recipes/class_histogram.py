@@ -1,4 +1,4 @@
-"""The class histogram: how many units each declared class has, with exact discrete Gaussian noise. No generator."""
+"""Release a class histogram: how many units each declared class has, with exact discrete Gaussian noise."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def work(_plan: Plan, _facts: PublicFacts) -> tuple[Piece, ...]:
 
 
 def count_classes(private_labels: npt.NDArray[np.int64], classes: int) -> npt.NDArray[np.int64]:
-    """Return the number of labels of each class, (classes,) int64. Private.
+    """Return how often each class occurs among the labels, (classes,) int64. Private.
 
     Privacy:
         One more label changes one count by 1; a label outside the declared classes changes none.

@@ -1,6 +1,6 @@
-"""Coefficients of private images for a warm start, exact to the last bit for each record.
+"""Coefficients of private images for a warm start (`workers.recipes.warm_start`), exact to the last bit.
 
-They are coefficients in a public basis of cosine waves, then of texture. The texture is that of
+A record's numbers are its coefficients in a public basis of cosine waves, then of texture. The texture is that of
 `models.portable.textured.texture`, computed in different arithmetic. Filters and pixels are integers, so sums of their
 products are exact in any order. Squares, sums of two numbers and roots are rounded by IEEE 754, identically at every
 position in a block. Moduli are rounded to integers before they are added. Logarithms, which libraries round
@@ -67,7 +67,7 @@ class MatrixWaves:
         return len(self.basis)
 
     def of(self, private_images: npt.NDArray[np.uint8], centre: float) -> Array:
-        """Return the coefficients (n, f) of images (n, h, w[, c]) uint8 around a public brightness. Private."""
+        """Return the coefficients (n, f) of images (n, h, w[, c]) uint8 less the brightness `centre`. Private."""
         rounded = RoundedMatrix(self.basis.T)
 
         def compute(images: npt.NDArray[np.uint8]) -> Tensor:
@@ -99,20 +99,24 @@ class Numbers:
     action: Action
 
     def of(self, private_images: npt.NDArray[np.uint8]) -> Array:
-        """Return the numbers (n, f) of images (n, h, w[, c]) uint8. Private."""
+        """Return the numbers (n, f) that describe images (n, h, w[, c]) uint8. Private."""
         found = self.waves.of(private_images, self.centre)
         if not len(self.texture):
             return found
         return np.concatenate([found, texture_coefficients(private_images, self.texture)], axis=1)
 
     def drawn(self, rows: Array) -> Array:
-        """Turn deviations (n, f) into deviations of pixels and, if there is texture, of its numbers."""
+        """Convert deviations (n, f) to deviations of pixels, followed by those of texture, if there is texture."""
         pixels, of_texture = self.waves.drawn(rows[:, : len(self.waves)]), rows[:, len(self.waves) :]
         return np.concatenate([pixels, of_texture @ self.texture], axis=1) if len(self.texture) else pixels
 
 
 class Factors(Sequence[Array]):
-    """The factors (outputs, d) that map each class's latents to its images. Components are (f, d), roots (d, d).
+    """A sequence of matrices (outputs, d), one per class, which map latents to images.
+
+    Args:
+        components: (f, d), the principal components in the numbers of a record.
+        roots: (d, d) for each class, the root of its covariance.
 
     The factors of large images take most of the memory, so each is computed on access.
     """
@@ -133,7 +137,7 @@ class Factors(Sequence[Array]):
 
 
 def numbers_of(config: MomentsConfig, facts: PublicFacts) -> Numbers:
-    """Return the public bases of a configuration. For large images the waves are factored."""
+    """Return the public bases of a configuration, with `SeparableWaves` for large images."""
     small = facts.height * facts.width <= LARGE
     waves = MatrixWaves(image_basis(config, facts)) if small else SeparableWaves(config, facts)
     texture = texture_basis(config, facts)
@@ -210,7 +214,7 @@ def texture_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
 
 
 def texture_coefficients(private_images: npt.NDArray[np.uint8], basis: Array) -> Array:
-    """Return the images' texture in a public basis, (n, waves). Private."""
+    """Return the coefficients (n, waves) of the images' textures in a public basis. Private."""
     rounded = RoundedMatrix(basis.T)
     found: Array = computed_alike(
         private_images,
@@ -266,14 +270,14 @@ def integer_waves(length: int, frequencies: int, bits: int) -> Array:
 class SeparableWaves:
     """The public basis of cosine waves, in factored form.
 
-    Symmetries only change signs and swap pairs. `Waves.paired` converts numbers of the waves to numbers of the basis,
-    and back: as a matrix, it is its own inverse and transpose.
+    In the basis, declared symmetries only change signs of numbers and swap pairs. `Waves.paired` converts the numbers
+    of the waves to those of the basis. It also converts back, because its matrix is symmetric and its own inverse.
 
     Attributes:
-        down: waves over rows, integers (frequencies, height).
-        across: likewise over columns, (frequencies, width).
-        mix: factors of the channels in each plane, integers (planes, channels).
-        seen: indices of the products that are coefficients, (f,).
+        down: (frequencies, height) integers, waves over rows.
+        across: (frequencies, width) integers, waves over columns.
+        mix: (planes, channels) integers, factors of the channels in each plane.
+        seen: (f,) indices of the products that are used as coefficients.
     """
 
     def __init__(self, config: MomentsConfig, facts: PublicFacts) -> None:
@@ -291,7 +295,7 @@ class SeparableWaves:
         return len(self.seen)
 
     def of(self, private_images: npt.NDArray[np.uint8], centre: float) -> Array:
-        """Return the coefficients (n, f) of images (n, h, w[, c]) uint8 around a public brightness. Private.
+        """Return the coefficients (n, f) of images (n, h, w[, c]) uint8 less the brightness `centre`. Private.
 
         Privacy:
             A record's numbers are a function of that record and public ones alone, to the last bit, on every machine

@@ -1,8 +1,8 @@
 """DataLens: teachers on disjoint shards vote on how synthetic images should change (Wang et al. 2021).
 
 `workers.recipes.teacher_stage` is Algorithm 1 (arXiv:2103.11109). The generator and its step size are the authors'.
-Shards are assigned by a keyed hash. The authors' code deals out each class's records in turn, so one more record moves
-others to other teachers. Its epsilon therefore holds only under replacement of records.
+Records are assigned to shards by a keyed hash. The authors' code deals out each class's records in turn, so one more
+record moves others to other teachers. The authors' epsilon therefore holds only under replacement of records.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
 
 
 def stage_config(plan: Plan, facts: PublicFacts) -> TeacherStageConfig:
-    """Return the parameters of Algorithm 1."""
+    """Return a plan's parameters of Algorithm 1."""
     config = plan.config_of(DataLensConfig)
     aggregation = config.topagg(facts, plan.noise_stddev[VOTES])
     steps_max = _STEPS_MAX.get(config.teacher_network, sys.maxsize)

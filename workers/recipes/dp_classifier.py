@@ -46,7 +46,7 @@ def train(run: Run) -> PrivateClassifier:
     shape = ClassifierConfig(config.architecture, facts.classes, facts.channels, facts.height, facts.width)
     extractor = data.public_extractor if config.extractor else None
     if config.extractor and (extractor is None or extractor.config.name != config.extractor):
-        raise ExtractorUnusable(f"the extractor {config.extractor} is not there")
+        raise ExtractorUnusable(f"the extractor {config.extractor} is not installed")
     classifier = PrivateClassifier(shape, config.initial_seed, extractor).to(run.device)
     steps = planned_steps(run, config, classifier_task(run, config, classifier))
     sha256 = None if extractor is None else extractor.sha256
@@ -115,8 +115,8 @@ def features_of(
     """Return a function from records (n,) to the fixed public features (n, ...) of their images. PRIVATE.
 
     Features are computed once if that saves time. Reports, and the shapes of the computation, depend only on the
-    declared number of records: blank images replace missing records. The last stored row has the features of `NOBODY`,
-    which is -1.
+    declared number of records: blank images replace missing records. The last stored row has the features of the
+    padding record `NOBODY`, whose number is -1.
     """
     device = next(classifier.head.parameters()).device
 

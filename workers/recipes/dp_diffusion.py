@@ -1,8 +1,8 @@
 """A diffusion model trained by private steps (DPDM; Dockhorn et al. 2023, arXiv:2210.09929).
 
 The denoiser is the only network that sees private records. Each record of a step is used in K rows, each with its own
-noise level (noise multiplicity). An estimator privatises the gradient of their mean loss. A plan may first release a
-start, on which the denoiser trains without further privacy cost. The start is either one Gaussian per class, from which
+noise level (noise multiplicity). An estimator privatises the gradient of the rows' mean loss. A plan may first release
+a start: data on which the denoiser trains without further privacy cost. It is either one Gaussian per class, from which
 any number of images can be drawn, or noisy mean images (DP-FETA; Gong et al. 2025). The sampler may also begin at an
 image drawn from these Gaussians. The denoiser then learns only small noise levels, for silhouettes and detail.
 """
@@ -171,7 +171,7 @@ def warm_up(
 
 
 def drawn_examples(denoiser: EdmDenoiser, config: DpDiffusionConfig, progress: Progress) -> Examples:
-    """Draw equally many examples of each class from the Gaussians.
+    """Draw equally many examples of each class from the released Gaussians, for `warm_up`.
 
     Drawing texture takes longer than a training step, so each example is used more than once.
     """
@@ -188,9 +188,9 @@ def drawn_examples(denoiser: EdmDenoiser, config: DpDiffusionConfig, progress: P
 
 
 def central_examples(run: Run, units: Units, released: Tensor | None) -> Examples:
-    """Release the remaining central images, paying for and saving each separately; return all at full size.
+    """Release the remaining central images (noisy mean images of each class). Return all of them at full size.
 
-    After crashes there may be fewer images than planned; one is enough to continue.
+    Each is paid for and saved separately. After crashes there may be fewer images than planned; one is enough.
     """
     config, facts, event = run.plan.config_of(DpDiffusionConfig), run.facts, poisson_event(run.plan.stage(CENTRAL))
     release = CentralConfig(

@@ -1,7 +1,8 @@
 """DPGAN: a GAN whose discriminator learns by private steps (Xie et al. 2018, arXiv:1802.06739).
 
-Trained as in Bie, Kamath & Zhang 2023 (arXiv:2302.02936): noise slows only the discriminator, so it takes several steps
-per generator step. If it falls behind, as measured on generated, public images, it takes more.
+It is trained as in Bie, Kamath & Zhang 2023 (arXiv:2302.02936). Noise slows only the discriminator, so the
+discriminator takes several steps per generator step. If it falls behind, as measured on generated, public images, it
+takes more steps.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def train(run: Run) -> DcganGenerator:
         return images, torch.full((generated,), GENERATED)
 
     def anchor_rows(stream: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return public images with random labels, half of them marked as generated, for GEP's basis."""
+        """Return public images, with random labels, from which GEP computes its basis. Mark half as generated."""
         labels = torch.randint(len(facts.classes), (len(anchors),), generator=stream)
         return with_planes(anchors, labels), torch.randint(2, (len(anchors),), generator=stream).float()
 
@@ -131,7 +132,7 @@ class Discriminator(nn.Module):
             self.of_label.weight *= numbers**-0.5  # as large as a linear layer's weights
 
     def forward(self, packed: Tensor) -> Tensor:
-        """(n, c + 1, h, w) -> logits (n,)."""
+        """Map images with a plane of labels, (n, c + 1, h, w), to logits (n,)."""
         labels = plane(packed, self.config.channels).long()
         x = functional.leaky_relu(self.halvings[0](packed[:, : self.config.channels]), 0.2)
         for halve, norm in zip(self.halvings[1:], self.norms, strict=True):
@@ -142,7 +143,7 @@ class Discriminator(nn.Module):
 
 
 class GeneratorSide:
-    """Generator, optimiser, average, and the schedule of generator steps. All public.
+    """The generator, its optimiser, its moving average, and the schedule of its steps. All public.
 
     It has no access to private records or secrets: its randomness comes from the public seed.
     """
@@ -158,14 +159,14 @@ class GeneratorSide:
         self.steady = 0  # generator steps since n_D last changed
 
     def images(self, count: int, step: int) -> Tensor:
-        """Return generated images with their labels (count, c + 1, h, w) for a discriminator step."""
+        """Return generated images with a plane of labels, (count, c + 1, h, w), for a discriminator step."""
         latents, labels = self._latents(count, _OF_DISCRIMINATOR, step)
         with torch.no_grad():
             blocks = zip(torch.split(latents, _BLOCK), torch.split(labels, _BLOCK), strict=True)
             return with_planes(torch.cat([self.generator(*block) for block in blocks]), labels)
 
     def after_step(self) -> None:
-        """Take a generator step if n_D discriminator steps were taken since the last generator step."""
+        """Count one discriminator step. After every `discriminator_steps` of them, take a generator step."""
         self.waited += 1
         if self.waited >= self.discriminator_steps:
             self.waited = 0

@@ -73,7 +73,7 @@ class TrainingData:
         private_images: `(n, h, w)` or `(n, h, w, c)` uint8, usually a read-only memory map.
         private_labels: `(n,)` int64, each below `len(classes)`.
         classes: the declared (public) class names, in label order.
-        private_subjects: `(n,)` int64, random numbers of the records' subjects; None if the unit is the record.
+        private_subjects: `(n,)` int64, a random number for each record's subject; None if the unit is the record.
         public_extractor: the extractor of the plan's option `extractor`, or None.
         public_anchors: uint8 images of any size from the plan's public dataset, or None.
         public_anchor_labels: labels of the anchors, `(n,)` int64, each below `len(public_anchor_classes)`, or None.
@@ -100,7 +100,7 @@ class CheckpointFolder(Protocol):
         """Replace the checkpoint atomically."""
 
     def open(self) -> BinaryIO | None:
-        """Open the checkpoint for reading; None before the first one."""
+        """Open the checkpoint for reading; return None if there is none yet."""
 
 
 @runtime_checkable
@@ -167,11 +167,11 @@ class TrustedCurator(Curator):
         return object_from_first(work() if rank() == 0 else None)
 
     def noise(self, purpose: str, *labels: str | int) -> SecureNoise:
-        """Return secret noise, or coins, for one purpose, this attempt and these labels alone."""
+        """Return a secret source of noise or coins, used only for this purpose, attempt and labels."""
         return SecureNoise.derive(self.secret, purpose, self.attempt, *labels)
 
     def generator(self, purpose: str, *labels: str | int, on_device: bool = False) -> torch.Generator:
-        """Return secret torch randomness for teachers' weights and coins. Never draw noise that is paid for from it."""
+        """Return a secret torch generator for teachers' weights and coins. Never draw paid noise from it."""
         seed = int.from_bytes(derive_key(self.secret, purpose, self.attempt, *labels)[:7], "big")
         return torch.Generator(self.device if on_device else "cpu").manual_seed(seed)
 
@@ -195,7 +195,7 @@ Trainer = Callable[[Run], Trained]  # `train` of every recipe in `workers.recipe
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a job: name in reports, number of reported steps, and cost, for estimating the time left.
+    """A part of a job, for estimating the time left: its name in reports, its number of steps, and its cost.
 
     A recipe's `work(plan, facts)` lists its pieces from public numbers. Costs are approximate seconds on two cores for
     grey 28 x 28 images; only ratios matter.
@@ -216,7 +216,7 @@ def save_checkpoint(folder: CheckpointFolder, state: Mapping[str, Any]) -> None:
 
 
 def load_checkpoint(folder: CheckpointFolder, *, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Read the state of a job; empty before its first checkpoint. Every rank must call this; only rank 0 reads."""
+    """Return the state in a job's checkpoint, or an empty dict. Every rank must call this; only rank 0 reads."""
     file = folder.open() if rank() == 0 else None
     if ranks() > 1:
         content = None

@@ -72,7 +72,7 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
 
 
 def empty_generator(config: MomentsConfig, facts: PublicFacts) -> Generator:
-    """Return a generator whose buffers for the moments are zero."""
+    """Return a generator whose buffers for means and factors are zero."""
     sizes = (len(facts.classes), facts.channels, facts.height, facts.width, config.latent_size(facts))
     clusters = config.clusters * ORDER[config.symmetry] if config.clusters > 1 else 1  # each has its twins
     return new_generator(GeneratorConfig(*sizes, clusters=clusters), config.texture)

@@ -56,8 +56,8 @@ class Task:
     Attributes:
         model: the only network that sees private records.
         losses: returns the loss of every row.
-        rows: (units of a pass, coins) -> (inputs, targets), with `repeats` adjacent rows for each unit, arbitrary ones
-            for `NOBODY`. Each row is a function of its unit and of its coins. PRIVATE.
+        rows: returns (inputs, targets) for the units of a pass and coins: `repeats` adjacent rows for each unit,
+            arbitrary rows for the padding `NOBODY`. Each row is a function of its unit and of its coins. PRIVATE.
         anchor_rows: public (inputs, targets) like those of `rows`, with labels drawn from a public stream. GEP computes
             its basis from their gradients, and the machine's arithmetic is tested on them.
         units: number of units. PRIVATE: used only for drawing samples.
@@ -82,10 +82,10 @@ class Task:
 
 @dataclass
 class PrivateSteps:
-    """One network's private training; the count of `event` is the number of steps.
+    """The private training of one network. `event.count` is the number of steps.
 
     `done` is the number of finished steps. `average` is the weights' moving average by parameter name, or empty. Both
-    are public. Raise InvalidParameter if so many units are declared that their sums may not be exact.
+    are public. Raise InvalidParameter if so many units are declared that sums over them may not be exact.
     """
 
     task: Task
@@ -117,7 +117,7 @@ class PrivateSteps:
         self._tried = -1  # part of the training before which the last test ran
 
     def make(self, checkpoint: Callable[[], None] = lambda: None) -> None:
-        """Run all remaining steps, or as many as the hold pays for. To end early, finish the current step."""
+        """Run all remaining steps, or as many as the hold pays for. An early end comes after the current step."""
         total, ending = self.event.count, False
         while self.done < total and not ending:
             count = min(paid_together(total), total - self.done)
@@ -160,9 +160,10 @@ class PrivateSteps:
             self.task.after_step()
 
     def _add_sample(self) -> None:
-        """Draw the step's sample and add its units' contributions. Every rank draws all coins.
+        """Draw the step's sample and add this rank's contributions to the estimator. Every rank draws all coins.
 
-        A unit's own coin chooses its group, and with it its rank, so one more unit moves no other unit to another rank.
+        A unit's own coin chooses its group of passes, and each group belongs to one rank. So one more unit moves no
+        other unit to another rank.
         """
         task, step = self.task, self.done
         drawn = poisson_sample(task.units, self.event.sampling_probability, self.curator.noise("sampling", step))
@@ -188,8 +189,8 @@ class PrivateSteps:
     def _try_places(self) -> None:
         """Determine the size of a pass when a process begins, and test it again after each quarter of the steps.
 
-        Halve the size until a record's contribution is the same in each place, on every rank. The first test uses a
-        copy of the network with perturbed weights; later tests use the network itself.
+        Halve the size until a record's contribution is the same at each position in a pass, on every rank. The first
+        test uses a copy of the network with perturbed weights; later tests use the network itself.
 
         Privacy:
             The test uses public records and public randomness, on a network that was released or not yet trained, at
@@ -269,7 +270,7 @@ def planned_steps(run: Run, config: StepsConfig, task: Task) -> PrivateSteps:
 
 
 def steps_work(plan: Plan, facts: PublicFacts, row_seconds: float, rows_each: float = 1) -> Piece:
-    """Return the piece of all steps, at a cost for each row: forward, backward and clipping."""
+    """Return all steps as one piece of work. `row_seconds` is the cost of a row: forward, backward and clipping."""
     event = poisson_event(plan.stage(STEPS))
     rows = event.count * event.sampling_probability * facts.units_declared * rows_each
     return Piece(STEPS, event.count, row_seconds * rows * facts.size)

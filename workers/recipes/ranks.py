@@ -91,7 +91,7 @@ def share(count: int) -> slice:
 
 
 def from_first(values: Tensor) -> Tensor:
-    """Return rank 0's tensor on every rank; the others pass a tensor of the same shape and type."""
+    """Return rank 0's tensor on every rank. Other ranks must pass a tensor of the same shape and type."""
     if ranks() == 1:
         return values
     sent = values.to(_exchange_device(), copy=True).contiguous()
@@ -111,7 +111,7 @@ def all_agree(answer: bool) -> bool:
 
 
 def object_from_first(value: T | None) -> T:
-    """Return rank 0's value on every rank. It is pickled, between the processes of one job only."""
+    """Return rank 0's value on every rank. The value is pickled, but only processes of one job exchange it."""
     box: list[T | None] = [value]
     if ranks() > 1:
         with _exchange():
@@ -139,7 +139,8 @@ def join_on_first(rows: Tensor) -> Tensor:
 def privatise_once(private_sum: Tensor, add_noise: Callable[[Tensor], Tensor]) -> Tensor:
     """Add the integer sums of all ranks, privatise the total on rank 0, and return the release on every rank.
 
-    `private_sum` is this rank's share, int64, of one shape everywhere. Only rank 0 calls `add_noise`.
+    `private_sum` is this rank's share of the sum, int64, with the same shape on every rank. Only rank 0 calls
+    `add_noise`.
     """
     if ranks() == 1:
         return add_noise(private_sum)

@@ -1,8 +1,8 @@
-"""Records as tensors: grouped by the account's unit, in blocks that compute identically; and public images.
+"""Private records and public images as tensors. Private records are grouped by the account's unit.
 
-Fixed features of private images are computed once, in blocks where each image's result depends on that image alone. A
-machine must compute an image identically in every place of a block, whatever the other places contain, as in passes of
-private steps (`privacy.gradients.arithmetic`). A test on public images halves blocks until this holds.
+Fixed features of private images are computed once, in blocks where each image's result depends on that image alone. The
+result must be the same at every position of a block, whatever the other positions contain, as in passes of private
+steps (`privacy.gradients.arithmetic`). A test on public images halves the block size until this holds.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _ROUND = 32  # places of a pass, or a smaller power of two; see `privacy.gradien
 
 
 def teacher_of_each(facts: PublicFacts, data: TrainingData, secret: bytes, teachers: int) -> npt.NDArray[np.int64]:
-    """Return each record's teacher (n,): a keyed hash of its unit. Private.
+    """Return the number (n,) of each record's teacher, which is a keyed hash of the record's unit. Private.
 
     Raise ContributionUnbounded if a unit would have two teachers, or the data lack the records' subjects.
 
@@ -74,7 +74,9 @@ def teacher_of_each(facts: PublicFacts, data: TrainingData, secret: bytes, teach
 def records_to_sum(
     facts: PublicFacts, data: TrainingData, secret: bytes
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Return the images and labels that a sum may add up: all records, or one of each subject. Private.
+    """Return the images and labels that a sum may add up. Private.
+
+    They are all records or, if the account protects subjects, one record of each subject.
 
     Raise ContributionUnbounded if a subject would own two records, or the data lack the records' subjects.
 
@@ -96,7 +98,7 @@ def records_to_sum(
 def records_of_rank(
     private_images: npt.NDArray[np.uint8], private_labels: npt.NDArray[np.int64], secret: bytes
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Return the images and labels that this rank adds up. The parts of all ranks are disjoint and complete. Private.
+    """Return the images and labels that this rank adds up. Ranks' parts are disjoint and cover all records. Private.
 
     Privacy:
         A record's rank is a keyed hash of the record alone (`privacy.mechanisms.partition`), so one record more or less
@@ -135,7 +137,7 @@ class Units:
         self.count, self.rows_each = len(starts), config.records_per_subject
 
     def records(self, drawn: npt.NDArray[np.int64], coins: SecureNoise) -> npt.NDArray[np.int64]:
-        """Return the records (len(drawn) * rows_each,) of sampled units, unit by unit; `NOBODY` for `NOBODY`."""
+        """Return the record numbers (len(drawn) * rows_each,) of sampled units, unit by unit. `NOBODY` is padding."""
         if self._order is None or self._starts is None:
             return drawn
         found = np.full((len(drawn), self.rows_each), NOBODY)
@@ -148,14 +150,14 @@ class Units:
 
 
 def pixels_of(private_images: npt.NDArray[np.uint8], records: npt.NDArray[np.int64]) -> Tensor:
-    """Return some records' pixels (n, c, h, w) in [0, 1]; `NOBODY`'s are black. PRIVATE."""
+    """Return the pixels (n, c, h, w) in [0, 1] of some records, black for `NOBODY`. PRIVATE."""
     chosen = _chosen(private_images, records)
     chosen = chosen[:, None] if chosen.ndim == 3 else chosen.transpose(0, 3, 1, 2)
     return torch.from_numpy(np.ascontiguousarray(chosen)).float() / 255
 
 
 def labels_of(private_labels: npt.NDArray[np.int64], records: npt.NDArray[np.int64]) -> Tensor:
-    """Return some records' labels (n,); `NOBODY`'s is 0. PRIVATE."""
+    """Return the labels (n,) of some records, 0 for `NOBODY`. PRIVATE."""
     return torch.from_numpy(_chosen(private_labels, records).astype(np.int64))
 
 
@@ -179,10 +181,10 @@ class AnchorsMissing(ValueError):
 
 
 def anchor_images(config: StepsConfig, facts: PublicFacts, data: TrainingData) -> Tensor:
-    """Return public images (m, c, h, w) in [0, 1] of the declared shape, for GEP's basis. Call this before paying.
+    """Return the public images (m, c, h, w) in [0, 1] from which GEP computes its basis. Call this before paying.
 
     They are patterns from a public seed, or a random selection from the plan's public dataset. m is `config.anchors`,
-    or fewer if that dataset has fewer. Raise AnchorsMissing if it has no images.
+    or less if that dataset has fewer images. Raise AnchorsMissing if the dataset has no images.
     """
     if not config.anchors_dataset_id:
         return public_patterns(config.anchors, facts.channels, facts.height, facts.width, _SEED)
@@ -194,7 +196,7 @@ def anchor_images(config: StepsConfig, facts: PublicFacts, data: TrainingData) -
 
 
 def public_images(data: TrainingData, rows: npt.NDArray[np.int64], facts: PublicFacts) -> Tensor:
-    """Return some images of the public dataset (n, c, h, w) in [0, 1], converted to the declared shape.
+    """Return the images `rows` of the public dataset, converted to the declared shape: (n, c, h, w) in [0, 1].
 
     A colour image becomes grey by the mean of its channels; resizing is bilinear with antialiasing.
     """
@@ -208,7 +210,7 @@ def public_images(data: TrainingData, rows: npt.NDArray[np.int64], facts: Public
 
 
 def alike_block(compute: Compute, shape: tuple[int, ...], most: int, agreed: Callable[[bool], bool]) -> int:
-    """Return the block size: `most`, halved until this machine computes an image identically in every place.
+    """Return the block size: `most`, halved until an image's result is the same at every position of a block.
 
     `compute` maps images (n, *shape) uint8 to (n, ...); `agreed` returns whether all processes agree.
     """
@@ -243,10 +245,10 @@ def computed_alike(
 
 
 def pass_size(estimator: Estimator, repeats: int, inputs: int, device: torch.device) -> int:
-    """Return how many units, of `repeats` rows each, go through the network in one pass: a public number.
+    """Return how many units, of `repeats` rows each, go through the network in one pass. The number is public.
 
-    Large passes are fast, but the last pass is half empty on average. So passes are as large as memory and caches
-    allow, but no larger than nearly every sample needs, or a rank's part of it.
+    Large passes are fast, but the last pass is half empty on average. So a pass is as large as memory and caches allow,
+    but no larger than most samples. With several ranks, it is no larger than a rank's part of most samples.
     """
     small = min(_PASS_ROWS_SMALL, _PASS_INPUTS_SMALL // inputs)
     most = max(1, max(_PASS_ROWS_MAX[device.type], small) // repeats)

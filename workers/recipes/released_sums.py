@@ -34,7 +34,7 @@ _FAR = 64.0  # public bound on a row's numbers, larger than for any image
 
 
 class PaidNoise:
-    """Noise that does not exist before it is paid for: the first draw charges.
+    """Noise that is paid for before it is drawn: the first draw charges the budget.
 
     The sums are ready by then, so only milliseconds pass between the payment and the checkpoint with the release.
     """
@@ -59,7 +59,7 @@ class Kept:
 
     Args:
         released: the releases saved by an earlier attempt.
-        noise: returns the secret generator for a release's name; drawing its first number pays.
+        noise: returns the secret generator for a release's name. Drawing its first number pays for the release.
         keep: called after each release with everything released so far.
     """
 
@@ -111,12 +111,12 @@ def noisy_means(
 def noisy_scatter(
     private_rows: Array, clip: float, stddev: float, noise: Noise, blocks: Sequence[npt.NDArray[np.int64]] | None = None
 ) -> Array:
-    """Privatise the sum of outer products of the rows, (f, f), symmetric.
+    """Return the privatised sum of the rows' outer products, a symmetric matrix (f, f).
 
     Args:
         clip: norm to which a row is clipped; with blocks, the bound of the norm stated below.
-        blocks: places of numbers between which products are released; None: all. Other products are 0 by a declared
-            symmetry, without noise.
+        blocks: sets of columns. Only products of two columns in the same set are released; the others are 0 by a
+            declared symmetry, without noise. None: all products are released.
 
     Privacy:
         A row clipped to integers q of norm <= Q adds q q^T. The smaller noise of off-diagonal entries is equivalent to
@@ -170,7 +170,7 @@ def quantised(rows: Array, clip: float, parts: Sequence[npt.NDArray[np.int64]] =
 
 @dataclass(frozen=True)
 class KMeans:
-    """Public parameters of the rounds: clusters of each class, clip and noise of a row, components' symmetries."""
+    """Public parameters of k-means: clusters per class, clip and noise of a row, and symmetries of the components."""
 
     clusters: int
     clip: float
@@ -180,9 +180,9 @@ class KMeans:
 
 @dataclass(frozen=True)
 class Clusters:
-    """Released clusters of each class, with their twins under the declared symmetries.
+    """Released clusters of each class, including the twins to which the declared symmetries map a cluster.
 
-    `shares` (classes, clusters) are fractions of a class's records: each row adds up to 1. `centres` (classes,
+    `shares` (classes, clusters) are fractions of a class's records; each row adds up to 1. `centres` (classes,
     clusters, d) are relative to the class's mean.
     """
 
@@ -190,9 +190,9 @@ class Clusters:
     centres: Array
 
     def nearest(self, private_rows: Array, private_labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return for each row (n, d) the nearest cluster of its class, (n,). Private.
+        """Return the number (n,) of the cluster nearest to each row (n, d), among the clusters of its class. Private.
 
-        To the last bit, the result is a function of that row and the centres alone.
+        To the last bit, a row's result is a function of that row, its label and the centres alone.
         """
         found = np.zeros(len(private_labels), dtype=np.int64)
         for label, centres in enumerate(self.centres):
@@ -266,7 +266,7 @@ def _with_twins(shares: Array, centres: Array, action: Action) -> Clusters:
 
 
 def in_latents(clusters: Clusters, shape: Array, roots: list[Array]) -> Clusters:
-    """Return clusters whose centres are latents: root_y^-1 (centre * shape), zero beyond the leading components."""
+    """Convert centres to latents root_y^-1 (centre * shape). The product is zero beyond the leading components."""
     classes, each, leading = clusters.centres.shape
     wide = np.zeros((classes, each, len(roots[0])))
     wide[:, :, :leading] = clusters.centres * shape

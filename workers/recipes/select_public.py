@@ -57,7 +57,7 @@ def train(run: Run) -> SelectedPictures:
     """Count the records' votes and return the selection. Raise AnchorsMissing before paying if a class lacks images.
 
     Privacy:
-        Add or remove one unit. Each iteration is one release of L2 sensitivity 1 (proof at
+        Add or remove one unit. Each iteration is one release with L2 sensitivity 1 (proof at
         `privacy.plans.select_public.votes_event`), paid for before its noise is drawn. Everything else is a function of
         public images and of releases.
     """
@@ -125,9 +125,9 @@ def count_votes(run: Run, space: Space, centres: Tensor) -> Tensor:
     `centres` (classes, choices, axes) int64 are public, or were released before.
 
     Privacy:
-        A record votes once, for the nearest choice of its own class. The record's place depends on that record alone,
-        because every image is computed in a block where this machine computes all images identically. Distances are
-        exact integers.
+        A record votes once, for the nearest choice of its own class. The record's coordinates depend on that record
+        alone, because every image is computed in a block where this machine computes all images identically.
+        Distances are exact integers.
     """
     images, labels = records_of_rank(*records_to_sum(run.facts, run.data, run.secret), run.secret)
     places = computed_alike(
@@ -174,7 +174,7 @@ def _clusters(run: Run, pools: list[npt.NDArray[np.int64]], choices: int) -> tup
 def _winners(
     run: Run, shape: SelectedConfig, clusters: list[Clusters], noisy_votes: Tensor, least: float
 ) -> list[Tensor]:
-    """Return each class's images of the winning clusters, (choices, c, h, w) uint8; repeated images are varied."""
+    """Return the images of each class's winning clusters, (choices, c, h, w) uint8. Vary images that are repeated."""
     variation = replace(shape, shift=_VARIED_SHIFT, tint=_VARIED_TINT)
     stream, chosen = torch.Generator().manual_seed(_SEED), []
     for own, votes in zip(clusters, noisy_votes, strict=True):
@@ -187,10 +187,11 @@ def _winners(
 
 
 class Space:
-    """A public Euclidean space: principal axes of public images, with equal weight for every group of numbers.
+    """A public space in which Euclidean distances compare images. Its axes are the principal axes of public images.
 
-    Without an extractor, the groups are colour and texture at 32 x 32 pixels. Places are integers, so distances are
-    exact. `public` describes the public images: groups of numbers, (n, any) each, n at least 2.
+    An image is described by groups of numbers, which have equal weight. Without an extractor, the groups are colour and
+    texture at 32 x 32 pixels. Coordinates are integers, so distances are exact. `public` has the groups of n >= 2
+    public images, (n, any) each.
     """
 
     def __init__(self, public: Sequence[Tensor], describe: Describe) -> None:
@@ -204,7 +205,7 @@ class Space:
         self.public = self._on_grid(rows)  # (n, axes)
 
     def place(self, pictures: Tensor) -> Tensor:
-        """Return the places (n, axes) int64 of images (n, c, h, w) in [0, 1], below half of FAR."""
+        """Map images (n, c, h, w) in [0, 1] to coordinates (n, axes) int64, clamped to [-FAR / 2, FAR / 2]."""
         return self._on_grid(self._standard(self._describe(pictures)))
 
     def _on_grid(self, rows: Tensor) -> Tensor:
@@ -217,7 +218,7 @@ class Space:
 
 
 def colours_and_texture(pictures: Tensor) -> Sequence[Tensor]:
-    """Return the channel means of 8 x 8 cells, (n, 64 c), and the brightness texture of 4 x 4 cells, (n, 256)."""
+    """Return each channel's means in 8 x 8 cells, (n, 64 c), and the brightness's texture in 4 x 4 cells, (n, 256)."""
     small = functional.interpolate(pictures, (_SIDE, _SIDE), mode="bilinear", antialias=True)
     waves = texture(small.mean(1, keepdim=True))  # (n, 16, 8, 8)
     cells = ((small, _COLOUR_CELLS), (waves, _TEXTURE_CELLS))
@@ -230,7 +231,7 @@ class Clusters:
 
     Attributes:
         centres: (k, axes) int64, as `Space.place` returns them.
-        members: rows of the public images of each cluster, nearest to the centre first.
+        members: for each cluster, the row numbers of its public images, nearest to the centre first.
     """
 
     centres: Tensor
@@ -238,7 +239,7 @@ class Clusters:
 
 
 def cluster(places: Tensor, rows: npt.NDArray[np.int64], count: int) -> Clusters:
-    """Return at most `count` non-empty k-means clusters of the public images `rows`; `places` has all images."""
+    """Return at most `count` k-means clusters of the public images `rows`. `places` has all images' coordinates."""
     own = places[torch.from_numpy(rows)].double().numpy()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # an empty cluster is left out
@@ -253,10 +254,10 @@ def cluster(places: Tensor, rows: npt.NDArray[np.int64], count: int) -> Clusters
 
 
 def shares_of(noisy_votes: Tensor, least: float) -> Tensor:
-    """Return the share of a class's images for each choice, (k,), adding up to 1.
+    """Return each choice's share (k,) of a class's images. Shares add up to 1.
 
-    Votes below `least` count as zero. If none is left, all positive votes count; without positive votes, all choices
-    are equal.
+    Votes below `least` count as zero. If all are below `least`, all positive votes count. Without positive votes, all
+    shares are equal.
     """
     votes = noisy_votes.double()
     for kept in (votes.where(votes >= least, 0.0), votes):
@@ -266,9 +267,10 @@ def shares_of(noisy_votes: Tensor, least: float) -> Tensor:
 
 
 def winners(shares: Tensor, clusters: Clusters, count: int) -> tuple[list[int], list[int]]:
-    """Return `count` images of the winning clusters in proportion to their shares, and each image's repetition number.
+    """Select `count` images from clusters, in proportion to the clusters' shares.
 
-    Images nearest to the centres come first. A cluster with too few images repeats them; the caller varies repetitions.
+    Return their row numbers, and how often each was selected before. Images nearest to the centres come first. A
+    cluster with too few images repeats them; the caller varies repetitions.
     """
     quotas = (shares * count).floor()
     missing = count - int(quotas.sum())

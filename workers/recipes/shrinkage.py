@@ -38,12 +38,12 @@ def shrink_counts(counts: Array, noise_stddev: float) -> Array:
 
 
 def shrink_means(sums: Array, counts: Array, prior: Array, noise_stddev: float) -> Array:
-    """Shrink class means to their middle, and the middle to mid-grey, according to their noise; return (classes, f).
+    """Return class means (classes, f), shrunk to a common centre according to their noise.
 
-    The model has random effects: class means vary around a middle with variance v, equal in neighbouring coefficients,
-    and have known noise. Weights 1 / (v + noise) determine middle and v alternately (Paule and Mandel 1982), with
-    DerSimonian and Laird's moments in each round. A mean keeps v / (v + noise) of its deviation. With equal noise this
-    is the module's rule. A rare class does not distort the others.
+    The centre itself is shrunk to mid-grey. The model has random effects: class means vary around the centre with
+    variance v, equal in neighbouring coefficients, and have known noise. Weights 1 / (v + noise) determine centre and v
+    alternately (Paule and Mandel 1982), with DerSimonian and Laird's moments in each round. A mean keeps v / (v +
+    noise) of its deviation. With equal noise this is the module's rule. A rare class does not distort the others.
 
     `noise_stddev` refers to each entry of `sums` (classes, f). `prior` (f,) has the public prior's expected mean
     squares.
@@ -68,7 +68,7 @@ def shrink_means(sums: Array, counts: Array, prior: Array, noise_stddev: float) 
 
 
 def shrink_apart(deviations: Array, noise_variance: float) -> None:
-    """Shrink deviations (rows, f) to zero in place, by their noise variance, equally in neighbouring coefficients."""
+    """Shrink deviations (rows, f) towards zero in place. Neighbouring coefficients are shrunk by the same factor."""
     for start in range(0, deviations.shape[1], _GROUP):
         group = deviations[:, start : start + _GROUP]  # a view
         group *= _weight(float((group**2).mean()), noise_variance)
@@ -77,8 +77,8 @@ def shrink_apart(deviations: Array, noise_variance: float) -> None:
 def shrink_pooled(covariance: Array, prior: Array, noise_stddev: float) -> Array:
     """Return a covariance (f, f) with variances shrunk to the prior's shape, and correlations shrunk to zero.
 
-    `noise_stddev` refers to a diagonal entry; off the diagonal the variance is half. `prior` (f,) has the public
-    prior's expected mean squares; the released total sets their scale.
+    `noise_stddev` refers to a diagonal entry; off the diagonal, the noise variance is half of that. `prior` (f,) has
+    the public prior's expected mean squares; the released total sets their scale.
     """
     diagonal = np.diag(covariance)
     expected = prior * max(_LEAST, float(diagonal.sum() / prior.sum()))
@@ -132,7 +132,7 @@ def _weight(mean_square: float, noise_variance: float) -> float:
 
 
 def _weights(deviations: Array, noise_variances: Array, scale: Array, among: npt.NDArray[np.bool_]) -> Array:
-    """Return the weight of each deviation (f, f), zero outside `among`; deviations of similar scale form a group."""
+    """Return a factor for each deviation (f, f), zero outside `among`. Deviations of similar scale share a factor."""
     weights = np.zeros_like(scale)
     if among.any():
         group = np.searchsorted(np.quantile(scale[among], np.linspace(0, 1, _BINS + 1)[1:-1]), scale)
@@ -145,9 +145,9 @@ def _weights(deviations: Array, noise_variances: Array, scale: Array, among: npt
 
 
 def block_by_block(matrix: Array, blocks: Sequence[Sequence[Places]], noise_stddev: float, fit: Fit) -> Array:
-    """Return a matrix (f, f) with `fit` applied to each block, zero elsewhere.
+    """Return a matrix (f, f) with `fit` applied to each diagonal block of `matrix`, zero elsewhere.
 
-    The two blocks of a pair are equal by declaration, so `fit` is applied to their mean, which has less noise.
+    A declared symmetry makes the two blocks of a pair equal, so `fit` is applied to their mean, which has less noise.
     """
     found = np.zeros_like(matrix)
     for pair in blocks:
@@ -160,10 +160,10 @@ def block_by_block(matrix: Array, blocks: Sequence[Sequence[Places]], noise_stdd
 
 @dataclass(frozen=True)
 class Components:
-    """Principal components `vectors` (f, d), by decreasing variance, and the symmetries of the leading components.
+    """Principal components `vectors` (f, d), and the action of the symmetries on the leading components.
 
     If symmetries leave fewer than d components, the last vectors are zero. The number of leading components is as
-    requested, or one less to avoid splitting a pair.
+    requested, or one less if a pair of components would be split.
     """
 
     vectors: Array
@@ -172,7 +172,10 @@ class Components:
 
 
 def principal_components(covariance: Array, action: Action, leading: int, size: int) -> Components:
-    """Return `size` eigenvectors of a covariance (f, f) with the action's blocks, `leading` first, pairs together."""
+    """Return `size` principal components of a covariance (f, f) that has the blocks of the action.
+
+    The `leading` components of largest variance come first. The two components of a pair stay together.
+    """
     left: list[tuple[float, Array, list[Places]]] = []
     for pair in action.blocks():
         values, vectors = np.linalg.eigh(covariance[np.ix_(pair[0], pair[0])])

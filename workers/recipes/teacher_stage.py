@@ -94,7 +94,7 @@ class PixelStudent:
         return images.flatten(1)
 
     def learn(self, release: Release) -> None:
-        """Descend the squared distance to the release's targets."""
+        """Take one Adam step that reduces the squared distance to the release's targets."""
         loss = (self.network(self._z, release.released_labels).flatten(1) - release.released_targets).square().sum()
         self._optimiser.zero_grad()
         loss.backward()
@@ -157,7 +157,7 @@ def run_teacher_stage(
     """
     agg, ensemble = cfg.aggregation, state.ensemble
     if private_shards.teachers != agg.teachers:
-        raise InvalidParameter("shards", "(hidden)", f"there is one shard for each of the {agg.teachers} teachers")
+        raise InvalidParameter("shards", "(hidden)", f"there must be one shard for each of the {agg.teachers} teachers")
     labels = curator.generator("labels")  # a separate stream, because labels are released
     rows = curator.generator("shard rows")
     coins = curator.generator("vote coins", *(("rank", rank()) if rank() else ()))  # each rank draws its own

@@ -3,9 +3,9 @@
 A public basis describes images: the lowest cosine frequencies of luma and chroma, where a few numbers describe most of
 an image and noise is small. The plan may add their texture (`portable.textured`). The releases are (1) counts and means
 by class; (2) the covariance around the released means pooled over classes, whose eigenvectors are the principal
-components; (3) clusters' counts and centres in those components, if any; (4) each class's covariance there, around its
-centres. Each release is then shrunk according to its known noise (`shrinkage`). The plan may omit (4), which the pooled
-covariance replaces, and (2), which the public prior replaces.
+components; (3) clusters' counts and centres in those components, if the plan has clusters; (4) each class's covariance
+in them, around its centres. Each release is then shrunk according to its known noise (`shrinkage`). The plan may omit
+(4), which the pooled covariance replaces, and (2), which the public prior replaces.
 
 Adjacency: add or remove one record. Each release sums one integer array per record, of norm at most the sensitivity
 stated in the plan, and adds exact discrete Gaussian noise. Everything after that is post-processing. The idea of first
@@ -66,8 +66,8 @@ class ClassGaussians:
     """Released: for each class one Gaussian over images, or a mixture of a few Gaussians with one covariance.
 
     An image is mean + factor z with z ~ N(0, I): `mean` (classes, pixels) in units of full brightness, `factor`
-    (pixels, latent) for each class. Released texture follows the pixels. `clusters` has the means of z; None: one
-    Gaussian per class.
+    (pixels, latent) for each class. If texture is released, its numbers follow the pixels. `clusters` has the means of
+    z; None: one Gaussian per class.
     """
 
     mean: Array
@@ -83,7 +83,7 @@ def warm_start(
     stddevs: Mapping[str, float],
     releases: Kept,
 ) -> ClassGaussians:
-    """Make the missing releases and fit one Gaussian per class to all of them.
+    """Make the missing releases, and fit one Gaussian per class to all releases.
 
     `stddevs` has the discrete Gaussian's parameter by stage, for integers of norm QUANTISATION. Stages without an entry
     are not released. Raise BudgetExceeded if means or pooled covariance cannot be paid (again, after a crash between
@@ -175,7 +175,7 @@ def _own(
     blocks: Sequence[Sequence[Places]],
     releases: Kept,
 ) -> list[tuple[Array, float]]:
-    """Release the scatter of each class's rows; return covariances (d, d) and their noise, or none if unpaid."""
+    """Release the scatter of each class's rows. Return covariances (d, d) and their noise, or [] if not paid for."""
     parts = [part for pair in blocks for part in pair]
     try:
         scatters = releases.once(
@@ -222,6 +222,6 @@ def put_into(generator: Generator, gaussians: ClassGaussians) -> None:
 
 
 def warm_start_work(plan: Plan, facts: PublicFacts) -> Piece:
-    """Return the piece of a plan's warm start."""
+    """Return a plan's warm start as one piece of work."""
     releases = sum(stage.event.count for stage in plan.stages if stage.name in WARM_START)
     return Piece(REPORTED, releases, 4e-4 * facts.records_declared * facts.size)

@@ -138,8 +138,8 @@ def register(app: Celery, workplace: Workplace) -> None:
 def work_on(workplace: Workplace, factory: SessionFactory, job_id: str) -> None:
     """Run the job of a message, unless another worker has claimed it.
 
-    If it is a training, run the oldest queued one instead, because messages may arrive out of order while the slot is
-    taken.
+    If it is a training, run the oldest queued training instead, because messages may arrive out of order while another
+    training runs.
     """
     with transaction(factory, read_only=True) as session:
         job = session.get(Job, job_id)

@@ -56,7 +56,7 @@ class Attempt:
 
 
 def claim_next(settings: Settings, factory: SessionFactory, *, kind: str, worker: str, now: datetime) -> Attempt | None:
-    """Claim the oldest queued job of a kind; return None if there is none, or the disk has no room for results."""
+    """Claim the oldest queued job of a kind. Return None if there is none, or the disk has no room for results."""
     if short_of_room(settings):
         return None
     with transaction(factory, read_only=True) as session:
@@ -77,9 +77,10 @@ def claim_next(settings: Settings, factory: SessionFactory, *, kind: str, worker
 def claim_job(
     settings: Settings, factory: SessionFactory, *, job_id: str, worker: str, now: datetime
 ) -> Attempt | None:
-    """Claim one job; return None if it is running, has ended, or was lost so often that this call ends it.
+    """Claim one job. Return None if it is running or has ended.
 
-    Also return None if the database does not belong to the data folder, or this machine lacks the job's files.
+    If a job has lost too many attempts, end it and return None. Also return None if the database does not belong to the
+    data folder, or this machine lacks the job's files.
     """
     with transaction(factory, read_only=True) as session:  # no write lock, because remote storage can be slow
         job = session.get(Job, job_id)
@@ -104,7 +105,7 @@ def claim_job(
 
 
 def has_files(session: Session, settings: Settings, job: Job) -> bool:
-    """Return whether this machine has a job's keys, and the extractor with which the job began; if not, the job waits.
+    """Return whether this machine has a job's keys and, if the job has begun, its extractor. If not, the job waits.
 
     Machines that share no folder receive keys with a delay, and the disk with the keys may not be mounted. A job that
     has not begun does not wait for its extractor: it starts, and fails with a message.
@@ -165,14 +166,14 @@ def watch_parent(stop: threading.Event, *, parent: int, grace_seconds: float) ->
 
 
 class SignsOfLife:
-    """The runner's end of the pipe. Without a supervisor, `descriptor` is None and `give` does nothing."""
+    """The runner's end of the pipe for signs of life. Without a supervisor, `descriptor` is None."""
 
     def __init__(self, descriptor: int | None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._descriptor, self._clock = descriptor, clock
         self._given = float("-inf")
 
     def give(self) -> None:
-        """Write a sign without blocking; ignore errors. Call it only in the main loop."""
+        """Write a sign if there is a descriptor. Never block or raise. Call this only in the main loop."""
         now = self._clock()
         if self._descriptor is not None and now - self._given >= _APART_SECONDS:
             self._given = now
@@ -181,9 +182,9 @@ class SignsOfLife:
 
 
 class Listener:
-    """The supervisor's end of the pipe. Close it when the runner is gone.
+    """The supervisor's end of the pipe for signs of life. Close it when the runner is gone.
 
-    The runner inherits the descriptor `theirs`. `silent_seconds` is the time without a sign at the last `listen`.
+    The runner inherits the descriptor `theirs`. `silent_seconds` is the result of the last `listen`.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -195,7 +196,7 @@ class Listener:
         self._listened, self.silent_seconds = clock(), 0.0
 
     def listen(self) -> float:
-        """Return the seconds since the last sign; if there was none yet, since the start.
+        """Return the seconds since the last sign of life or, if there was none yet, since the start.
 
         A long pause between two calls counts as a few seconds, because a paused container also pauses the runner.
         """

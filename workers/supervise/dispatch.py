@@ -1,7 +1,7 @@
 """The embedded dispatcher: threads in the API's process that claim jobs and supervise their runners.
 
-Each kind of job has its own thread and runs one job at a time, so that free jobs never wait for a training. Every
-attempt runs in its own process.
+Each kind of job has its own thread, which runs one job at a time. So samples, evaluations and previews never wait for a
+training. Every attempt runs in its own process.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Dispatcher:
             lane.start()
 
     def send(self, *_message: object) -> None:
-        """Deliver a message of the outbox (`service.queue.Send`): in the embedded mode it wakes all threads."""
+        """Wake all threads: any message of the outbox does that in the embedded mode (`service.queue.Send`)."""
         for bell in self._bells.values():
             bell.set()
 

@@ -41,7 +41,7 @@ STALE_FOLDER_SECONDS = 3600.0  # age of an unfinished folder without writes
 def reconcile(settings: Settings, factory: SessionFactory, *, send: queue.Send, now: datetime) -> None:
     """Run one round of recovery.
 
-    Do nothing if the database does not belong to the data folder. After a finding of an inspection, remove nothing.
+    Do nothing if the database does not belong to the data folder. If an inspection has found a fault, remove nothing.
     """
     if folder := disk.short_of_room(settings):
         get_logger(__name__).warning("out_of_disk", folder=folder)  # jobs keep waiting
@@ -72,7 +72,7 @@ def reconcile(settings: Settings, factory: SessionFactory, *, send: queue.Send, 
 
 
 def _end_hopeless(settings: Settings, factory: SessionFactory, *, now: datetime) -> None:
-    """End jobs whose last attempt was lost, or that were lost after a cancellation. Armed budget is spent.
+    """End lost jobs that have no attempts left, were cancelled, or must end early. Their armed budget is spent.
 
     Trainings that have paid for releases are requeued to publish them.
     """
@@ -94,10 +94,10 @@ def sweep(settings: Settings, factory: SessionFactory, *, now: datetime, proved:
 
     These are work folders of ended jobs, artifacts of jobs that ended without publishing, abandoned unfinished folders,
     and samples older than `Settings.samples_days`. Unknown folders stay, because the database may be wrong. For the
-    same reason, nothing is moved or removed after a finding, and the ledger is verified again first. A clock that has
-    just jumped ahead must not make files old: it must have run for a day without a jump (`proved`, by
-    `service.times.WatchedClock`), or agree with the time at which a job was created. Old audit events are deleted as
-    well.
+    same reason, the ledger is verified again first, and nothing is moved or removed if an inspection has found a fault.
+    A clock that has just jumped ahead must not make files look old. So the clock must have run for a day without a jump
+    (`proved`, see `service.times.WatchedClock`), or agree with the creation time of a job. Old audit events are deleted
+    as well.
     """
     try:
         recording.remove_old(factory, days=settings.audit_log_days, now=now, proved=proved)
@@ -143,7 +143,7 @@ def sweep(settings: Settings, factory: SessionFactory, *, now: datetime, proved:
 
 
 def _agrees(factory: SessionFactory, now: datetime, days: int) -> bool:
-    """Return whether a job was created within these days, but over a day ago, so that the clock has not just jumped."""
+    """Return whether a job was created within these days, but over a day ago. If so, the clock has not just jumped."""
     if not days:
         return True
     made = select(Job.id).where(Job.created_at >= now - timedelta(days=days), Job.created_at <= now - SETTLED)
@@ -152,7 +152,7 @@ def _agrees(factory: SessionFactory, now: datetime, days: int) -> bool:
 
 
 def _finished_and_idle(storage: interface.Storage, shelf: str, prefix: str) -> tuple[list[str], dict[str, str]]:
-    """Return the names, with ids, of finished folders and of unfinished folders without recent writes."""
+    """Return the names of finished folders; and the ids, by name, of unfinished folders without recent writes."""
     ids = {name: name.split(".", 1)[0] for name in storage.list(shelf)}  # unfinished folders have a suffix after the id
     unfinished = [name for name, of in ids.items() if is_id(of, prefix) and name.endswith(interface.UNFINISHED)]
     idle = [name for name in unfinished if storage.idle_seconds(f"{shelf}/{name}") > STALE_FOLDER_SECONDS]
@@ -192,11 +192,11 @@ class Reconciler(Background):
 
 
 def _silent(session: Session, settings: Settings, now: datetime) -> list[str]:
-    """Return the queued jobs that need a message.
+    """Return the ids of the queued jobs that need a message, which wakes a worker.
 
     A message counts for the duration of a lease, because its reader may have died before it claimed the job. A message
-    sent before the job's lease ended does not count. Only the oldest training needs a message, because any message
-    starts the oldest.
+    sent before the job's last lease ended does not count. Only the oldest training needs a message, because a message
+    about any training starts the oldest.
     """
     since = now - timedelta(seconds=settings.lease_seconds)
     messages = select(Outbox.args, Outbox.created_at).order_by(Outbox.created_at, Outbox.id)

@@ -1,8 +1,8 @@
-"""Run one attempt at a job in its own process, renew its lease, and settle the job.
+"""Run one attempt at a job in its own process, renew its lease, and settle (end or requeue) the job.
 
-The supervisor never touches data or tensors. When the runner is gone, the database decides, not the exit status. A job
-that the runner ended stays ended; any other job is settled here. The lease shows that the supervisor is alive; the
-runner gives its own signs of life (`workers.supervise.attempts`).
+The supervisor never touches data or tensors. When the runner is gone, the job's state in the database counts, not the
+exit status. If the runner has not ended its job, the supervisor settles it. The lease shows that the supervisor is
+alive; the runner gives its own signs of life (`workers.supervise.attempts`).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def supervise(
     command: Sequence[str] = RUNNER_COMMAND,
     patience: Patience = Patience(),
 ) -> None:
-    """Run one attempt, which this process has claimed, to its end and settle the job.
+    """Run one attempt, which this process has claimed, to its end. Then end or requeue the job, if necessary.
 
     Return when the runner's whole process group is gone. The job has then ended, waits for another attempt (because the
     runner died, or this process is shutting down), or belongs to another attempt.
@@ -124,7 +124,7 @@ def supervise(
 class _Watch:
     """Renews the lease, and decides when the runner must stop.
 
-    The first reason is kept, except that any reason replaces WINDING_UP, and FENCED replaces any reason.
+    The first reason to stop is kept, except that any reason replaces WINDING_UP, and FENCED replaces any reason.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class _Watch:
     def out_of_patience(self) -> bool:
         """Return whether the runner must be killed: at once if it hangs or is fenced, otherwise after a grace period.
 
-        A runner that winds up has a long grace period, unless it gives no sign of life.
+        A runner that publishes a partial result (WINDING_UP) has longer, unless it gives no sign of life.
         """
         patience, passed_seconds = self._patience, time.monotonic() - self._stopped
         if self.stop is Stop.WINDING_UP:
@@ -216,8 +216,8 @@ def _settle(
 ) -> None:
     """End or requeue the job, unless the runner has ended it. A crash here is safe, because the lease expires.
 
-    If this process is shutting down, the attempt is handed on. Otherwise, a runner that has not ended its job counts as
-    lost. A training that has paid for releases gets more attempts to publish them.
+    If this process is shutting down (`handed_on`), another attempt continues, and this one does not count as lost.
+    Otherwise, it counts as lost. A training that has paid for releases gets more attempts to publish them.
     """
     with suppress(StaleAttempt, NotFound), transaction(factory) as session:
         job = session.get(Job, attempt.job_id)

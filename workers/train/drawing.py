@@ -58,8 +58,8 @@ def draw(
     On a CPU, batches are drawn in parallel, each on one thread. Every batch has its own random stream and a fixed order
     of operations. So equal seeds give equal bytes for any number of threads.
 
-    `progress` receives the number of images drawn and consumed, before every layer of the network and after every
-    batch, never from two threads at once. An exception from it ends the drawing.
+    `progress` receives the number of images that were drawn and consumed. It is called before every layer of the
+    network and after every batch, never by two threads at once. An exception from it ends the drawing.
     """
     generator.eval()
     held = (value for module in generator.modules() for value in (*module.parameters(), *module.buffers()))

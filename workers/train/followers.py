@@ -63,7 +63,7 @@ def processes_wanted(settings: Settings, recipe: Recipe, device: torch.device) -
 
 @contextmanager
 def followed(context: Context, processes: int) -> Iterator[torch.device]:
-    """Run the block as rank 0 of `processes` processes, on the yielded device. The hold is armed.
+    """Start the other processes, and run the `with` block as rank 0 on the yielded device. The hold must be armed.
 
     Raise RankLost if a follower died. The training has not failed: another attempt continues it.
     """
@@ -143,14 +143,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Take part in one attempt's training; return the exit status, 0 if the training was completed.
 
     A follower computes only its share of the computation on private records (`workers.recipes.ranks`). It reads the
-    order and the data like the runner, but does not arm, pay, report, save checkpoints or publish.
+    job and the data like the runner, but does not arm the hold, pay, report, save checkpoints or publish.
     """
     parser = argparse.ArgumentParser(prog="python -m workers.train.followers", description="Take part in a training.")
     parser.add_argument("--job", required=True, help="id of the job")
     parser.add_argument("--attempt", required=True, type=int, help="number of the attempt that runs")
     parser.add_argument("--rank", required=True, type=int, help="number of this process, from 1")
     parser.add_argument("--processes", required=True, type=int, help="number of processes that train together")
-    parser.add_argument("--meeting", required=True, type=Path, help="folder in which the processes meet")
+    parser.add_argument("--meeting", required=True, type=Path, help="folder through which the processes connect")
     parser.add_argument("--runner", required=True, type=int, help="process id of rank 0 (the parent)")
     given = parser.parse_args(arguments)
 

@@ -37,21 +37,21 @@ CHECKPOINT_FILE = "checkpoint.sealed"
 
 
 def read_dataset_key(context: Context, dataset: Dataset) -> bytes:
-    """Return the key of a dataset's content; raise NotFound if it is gone.
+    """Return the key of a dataset's content. Raise NotFound if the content is gone.
 
     Raise LedgerCorruption if the key differs from the upload's key, because other arrays might be sealed with it.
     """
     key = read_key(Vault.of(context.settings).key_path(dataset.content))
     if dataset.key_id != key_id_of(key):
-        raise LedgerCorruption("The key of a dataset is not the key that was stored with it.", dataset_id=dataset.id)
+        raise LedgerCorruption("The key of a dataset differs from the key of its upload.", dataset_id=dataset.id)
     return key
 
 
 def public_parts(context: Context, plan: Plan, anchors: Dataset | None) -> dict[str, Any]:
-    """Read the public inputs of a plan, before anything is armed, opened or paid; return fields of `TrainingData`.
+    """Read the public inputs of a plan, and return them as fields of `TrainingData`.
 
-    They are the extractor and the content of `anchors`. Raise MissingPrerequisite if the extractor is missing or
-    unusable.
+    They are the extractor and the content of `anchors`. Call this before the hold is armed. Raise MissingPrerequisite
+    if the extractor is missing or unusable.
     """
     name = plan.config.needed_extractor
     try:
@@ -76,7 +76,7 @@ def open_run(
 ) -> Run:
     """Open the private data of an armed hold; return the recipe's input.
 
-    `public` is the result of `public_parts`. `budget` refuses every charge if another process pays.
+    `public` is the result of `public_parts`. If another process pays, pass a `budget` that refuses every charge.
     """
     job_id, key = training.job.id, dataset_key
     with_subjects = training.facts.unit == "subject"
@@ -124,7 +124,7 @@ class SealedFolder:
         failpoint("checkpoint.after")
 
     def open(self) -> BinaryIO | None:
-        """Open the checkpoint after verifying all of it; None before the first one.
+        """Open the checkpoint after verifying all of it. Return None before the first one.
 
         Raise CheckpointDamaged if the content differs from the written data, or was sealed with another key.
         """
@@ -161,7 +161,7 @@ class HeldBudget:
 
         Raises:
             BudgetExceeded: the hold does not cover the event, or the budget is closed; nothing was charged.
-            EventRefused: the plan has no such stage, or announced it with another event.
+            EventRefused: the plan has no such stage, or planned a different event for it.
             OSError: the journal cannot be written; nothing may be released.
         """
         training, planned = self._training, self._training.plan.stage(stage)
@@ -192,7 +192,7 @@ class HeldBudget:
         failpoint("journal.after")
 
     def in_numbers(self) -> dict[str, float]:
-        """Return the charged and planned amounts for reports."""
+        """Return the charged and the planned budget, in nano-units and as epsilon, for progress reports."""
         charged_nano, planned_nano = self.charged_nano, self._training.plan.cost_nano
         return {
             "charged_nano": charged_nano,

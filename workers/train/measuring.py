@@ -36,7 +36,7 @@ _REFERENCE_MIN = 20  # with fewer public images, they are not split
 def evaluation_work(
     plan: Plan, facts: PublicFacts, count: int, test_images: int, kept_reference: float | None
 ) -> tuple[Piece, ...]:
-    """Return the work of measuring a generator on `count` images and, if it has a guide, of measuring it without."""
+    """Return the work of measuring a generator on `count` images, and again without its guide, if it has one."""
     generators = 2 if plan.config.changes_its_start else 1
     learning = generators * sum(_learning_seconds(kind, count) for kind in CLASSIFIER_KINDS)
     learning += _learning_seconds("cnn", max(1, test_images // 2)) if kept_reference is None else 0
@@ -73,11 +73,11 @@ class Measured:
 
     Attributes:
         accuracy: in [0, 1], by classifier.
-        balanced: balanced accuracy, likewise.
-        warm_start_only: accuracy of a guided generator without its guide, likewise.
+        balanced: balanced accuracy in [0, 1], by classifier.
+        warm_start_only: accuracy of a guided generator without its guide, in [0, 1], by classifier.
         confusion: counts (classes, classes) of the CNN or of the released classifier, one row per true class.
         real: accuracy of the CNN trained on one half of the public images and tested on the other; generators only.
-        similarity: of synthetic and public images; generators only, if there are enough images.
+        similarity: similarity of synthetic and public images; generators only, if there are enough images.
         seen: height and width to which images were reduced for classifiers; None if they were not.
     """
 
@@ -182,8 +182,8 @@ def drawn_images(
     """Generate the requested images in memory.
 
     Returns:
-        The images as classifiers see them, and the first of them at full size, (m, c, h, w) uint8: all, or IMAGES_MAX
-        if classifiers see reduced images.
+        The images as classifiers see them, and images at full size, (m, c, h, w) uint8. If classifiers see reduced
+        images, the latter are the first IMAGES_MAX; otherwise all.
     """
     images, whole, drawn = torch.empty(0), torch.empty(0), 0
     for pixels, _ in draw(generator, request, progress):
@@ -201,7 +201,7 @@ def drawn_images(
 
 
 def public_images(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> Images:
-    """Return a stored public dataset, (n, h, w) or (n, h, w, c), as tensors."""
+    """Convert a stored public dataset, with images (n, h, w) or (n, h, w, c) uint8, to `Images`."""
     pixels = np.asarray(images)
     pixels = pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)  # (n, c, h, w)
     return Images(torch.from_numpy(np.array(pixels)), torch.from_numpy(np.array(labels)))

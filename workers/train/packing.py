@@ -69,7 +69,7 @@ _CONTEXT: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class SampleFile:
-    """The format of a sample's file and its texts. Each file contains a README, the card and `SHA256SUMS`.
+    """The format of a sample's file, and its texts. Each file contains a README, the card and `SHA256SUMS`.
 
     Args:
         format: a zip of class folders with PNG images and `metadata.jsonl`; an npz of the arrays `images` (n, h, w[,
@@ -227,7 +227,7 @@ def _pictures(drawn: _Drawn) -> Iterator[tuple[bytes, int]]:
 
 
 def describe_folders(title: str, card: Mapping[str, Any], names: Sequence[str]) -> bytes:
-    """Describe class folders of PNG files: records `images` with `image` and `folder`; `classes` has the folders."""
+    """Return a Croissant description of class folders of PNG files. Its records are images and their folders."""
     files = {"@type": "cr:FileSet", "@id": "pictures", "encodingFormat": "image/png", "includes": "*/*.png"}
     content = {"fileSet": {"@id": "pictures"}, "extract": {"fileProperty": "content"}}
     path = content | {"extract": {"fileProperty": "fullpath"}, "transform": {"regex": "^([^/]+)"}}
@@ -304,7 +304,7 @@ class Hashing(io.RawIOBase):
 
 @dataclass(frozen=True)
 class Archive:
-    """A new archive. `begin` opens an entry of a name and a size; `sums` collects one line per entry."""
+    """A new archive. `begin` opens an entry with a name and a size; `sums` collects one checksum line per entry."""
 
     begin: Callable[[str, int | None], AbstractContextManager[IO[bytes]]]
     sums: IO[bytes]

@@ -59,7 +59,7 @@ def trace_of(error: BaseException) -> str:
 
 
 def failure_code(error: BaseException, kind: Kind) -> FailureCode:
-    """Map an attempt's error to the closed set of reportable reasons."""
+    """Return the failure code for an attempt's error: one of a fixed set of codes that users see."""
     allocation = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # torch's error on the CPU
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or allocation:
         return FailureCode.OUT_OF_MEMORY

@@ -1,8 +1,8 @@
 """Progress and remaining time of a job, from public numbers alone: its plan and whole seconds.
 
 A job is a sequence of pieces whose relative work is known before it starts (`workers.recipes.registry.work_of`). The
-remaining time follows from the completed share and the elapsed time. So an estimate falls steadily from piece to piece
-if the weights are right.
+remaining time follows from the completed share of the work and the elapsed time. If the relative work of the pieces is
+right, the estimate falls steadily.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ REPORTS_MAX = 100  # of one stage
 class ReportedProgress:
     """Progress that is stored in the job's row (`workers.recipes.interface.Progress`).
 
-    The reported steps depend only on the stage's number of steps, never on speed: at most a hundred, evenly spaced. So
-    the sequence of reports is public if the plan is.
+    At most a hundred evenly spaced steps of a stage are reported. They depend only on the stage's number of steps,
+    never on speed. So the sequence of reports is public if the plan is.
 
     When the context's `stop` is set, the job must stop or end early; the job's row states which. `work` has the pieces
     of the job, in order, for estimating the remaining time. Only trainings have a budget.
@@ -55,7 +55,7 @@ class ReportedProgress:
         """Report that `step` of `steps` of `stage` are done; return whether the training must end early.
 
         Raises:
-            Cancelled: the job must stop at once, or already had to end early, or the database is unavailable.
+            Cancelled: the job must stop at once, must stop again while it ends early, or the database is unavailable.
         """
         self._context.alive()
         stop, factory, budget = self._context.stop, self._context.factory, self._budget
@@ -102,14 +102,14 @@ _COARSE = ((60, 5), (600, 15), (3600, 60), (math.inf, 300))
 
 @dataclass(frozen=True)
 class Place:
-    """A position in a job: steps done in one of its pieces; all earlier pieces are done."""
+    """A position in a job: the current piece and its finished steps. All earlier pieces are done."""
 
     piece: int
     step: int
 
 
 def find_place(pieces: Sequence[Piece], last: Place | None, stage: str, step: int, steps: int) -> Place | None:
-    """Return the place in the job for a report; None if it matches no remaining piece.
+    """Return the position in the job that a report describes, or None if it matches no remaining piece.
 
     If the step is lower than in the stage's last report, another piece of that name has begun.
     """
@@ -123,7 +123,7 @@ def find_place(pieces: Sequence[Piece], last: Place | None, stage: str, step: in
 
 
 def work_done(pieces: Sequence[Piece], place: Place) -> float:
-    """Return the completed work at a place, in the pieces' unit."""
+    """Return the work that is completed at a position, in the pieces' unit."""
     piece = pieces[place.piece]
     return sum(earlier.work for earlier in pieces[: place.piece]) + piece.work * place.step / max(piece.steps, 1)
 
@@ -131,9 +131,10 @@ def work_done(pieces: Sequence[Piece], place: Place) -> float:
 def seconds_left(
     pieces: Sequence[Piece], first: Place, now: Place, elapsed_seconds: int, before: int | None = None
 ) -> int | None:
-    """Estimate the seconds until all pieces are done, coarsely rounded up; None while the pace is unknown.
+    """Estimate the seconds until all pieces are done, coarsely rounded up.
 
-    `first` is the place where this attempt began, `elapsed_seconds` ago; `before` is the last shown estimate.
+    `first` is the position at which this attempt began, `elapsed_seconds` ago. `before` is the last shown estimate,
+    which is returned while the pace is unknown.
     """
     done = work_done(pieces, now)
     mine = done - work_done(pieces, first)

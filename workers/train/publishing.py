@@ -46,7 +46,7 @@ _PICTURE_SEED = 0
 
 
 def publishing_work(training: Training) -> tuple[Piece, ...]:
-    """Return the work of `write_artifact`: drawing for a generator's grid and report."""
+    """Return the work of `write_artifact`: drawing the images of a generator's grid and report."""
     plan, facts = training.plan, training.facts
     if RECIPES[plan.recipe].publishes != "generator":
         return ()
@@ -118,7 +118,7 @@ def _show_generator(
 ) -> None:
     """Write grid and report of a generator, within seconds; slower measurements belong to evaluations.
 
-    A slow generator must not delay its release: only the grid's images are drawn, and more while time is left.
+    A slow generator must not delay its release. So draw the grid's images, and further images while time is left.
     """
     generator, classes = load_released(directory), release.classes
     generator.to(context.device)
@@ -147,7 +147,7 @@ def _show_generator(
 
 
 def _incomplete(training: Training, ran: Mapping[str, Event], reason: str) -> dict[str, Any] | None:
-    """Return why a training ended early, and the share of planned releases made; None if all were made. Public."""
+    """Return why a training ended early, and the share of planned releases that it made; None if all. Public."""
     stages = {
         stage.name: {"made": min(ran[stage.name].count if stage.name in ran else 0, stage.event.count)}
         | {"planned": stage.event.count}

@@ -49,8 +49,8 @@ def main(arguments: Sequence[str] | None = None, *, trainers: Mapping[str, Train
     parser = argparse.ArgumentParser(prog="python -m workers.train.runner", description="Run one attempt of a job.")
     parser.add_argument("--job", required=True, help="id of the job")
     parser.add_argument("--attempt", required=True, type=int, help="number of the attempt that was claimed")
-    parser.add_argument("--supervisor", type=int, default=None, help="process that renews the lease (the parent)")
-    parser.add_argument("--signs", type=int, default=None, help="descriptor of the pipe for signs of life")
+    parser.add_argument("--supervisor", type=int, default=None, help="process id of the supervisor (the parent)")
+    parser.add_argument("--signs", type=int, default=None, help="file descriptor for signs of life")
     given = parser.parse_args(arguments)
 
     stop = threading.Event()

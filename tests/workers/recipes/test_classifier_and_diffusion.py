@@ -106,10 +106,10 @@ def test_an_extractor_goes_with_estimators_and_is_looked_through_once(estimator)
 
 def test_without_its_extractor_nothing_is_paid():
     purse = small.Purse()
-    with pytest.raises(ExtractorUnusable, match="tiny is not there"):
+    with pytest.raises(ExtractorUnusable, match="tiny is not installed"):
         small.train(classifier_plan(**PRETRAINED), small.digits(50), budget=purse)
     other = classifier_plan(**{**PRETRAINED, "extractor": "other"})
-    with pytest.raises(ExtractorUnusable, match="other is not there"):
+    with pytest.raises(ExtractorUnusable, match="other is not installed"):
         small.train(other, with_extractor(small.digits(50)), budget=purse)
     assert purse.paid == []
 

@@ -46,9 +46,9 @@ class Forecast:
     Attributes:
         accuracy: of the small CNN trained on generated images, or of the classifier if the plan trains one; measured on
             held-out images of the stand-in, in [0, 1]. `balanced` is the balanced accuracy.
-        real: accuracy of the same CNN trained on the stand-in's own images, likewise `real_balanced`; None for a
-            classifier.
-        grid: PNG image with one row per class; None for a classifier.
+        real: accuracy of the same CNN trained on the stand-in's own images; `real_balanced` is its balanced accuracy.
+            Both are None if the plan trains a classifier.
+        grid: PNG image with one row of generated images per class; None if the plan trains a classifier.
         by_class: accuracy of each tested declared class; empty if there are too many classes to list.
         stated: True if the stand-in has the class fractions stated in the plan.
     """
@@ -91,7 +91,7 @@ def run(context: orders.Context) -> None:
 
 
 def shares_of(plan: Plan, facts: PublicFacts) -> tuple[float, ...] | None:
-    """Return the class fractions stated in a plan, in label order, or None."""
+    """Return the class fractions stated in a plan, in label order, or None if it states none."""
     stated = plan.config.stated_fractions(facts.classes)
     return None if stated is None else tuple(stated.values())
 
@@ -99,7 +99,7 @@ def shares_of(plan: Plan, facts: PublicFacts) -> tuple[float, ...] | None:
 def find_stand_in(
     facts: PublicFacts, look: Callable[[], None] = lambda: None, shares: Sequence[float] | None = None
 ) -> stand_ins.StandIn:
-    """Return a stand-in for the declared facts, in the stated shares. Long work calls `look` regularly.
+    """Return a stand-in for the declared facts, in the stated shares. Call `look` regularly meanwhile.
 
     The stand-in is written characters if each class is named by one letter or digit. For other grey images of up to ten
     classes it is Fashion-MNIST, if this machine has it; otherwise generated patterns.
@@ -133,7 +133,7 @@ def forecast(
     samples: int | None = None,
     epochs: int | None = None,
 ) -> Forecast:
-    """Train a plan on a stand-in, and measure the result.
+    """Run a plan's training on a stand-in, and measure the result.
 
     The stand-in has the declared numbers of records, classes and pixels. `parts` is the result of `public_parts`. The
     CNN is trained on `samples` images, by default `samples_for`, for `epochs`, by default EPOCHS.
@@ -195,7 +195,7 @@ def cut(
     facts: PublicFacts,
     shares: Sequence[float] | None = None,
 ) -> stand_ins.StandIn:
-    """Return a stand-in for the declared facts, from a public set with these class names."""
+    """Return a stand-in for the declared facts, from a public set whose classes are `names`."""
     return stand_ins.from_public(
         images,
         labels,

@@ -54,7 +54,7 @@ def run(context: Context) -> None:
 
 
 def publish(context: Context, release_id: str) -> None:
-    """Publish a finished artifact: capture, release row and success of the job in one transaction.
+    """Publish a finished artifact: capture the hold, insert the release and end the job, in one transaction.
 
     Raise MissingPrerequisite if this machine has no signing key.
     """
@@ -70,7 +70,7 @@ def publish(context: Context, release_id: str) -> None:
         raise MissingPrerequisite(f"The release cannot be signed. {error.message}") from None
 
     def publish_paid(session: Session, **facts: Any) -> Release:
-        """Publish; raise LedgerCorruption for an uncharged release, for example after restoring an old backup (I5)."""
+        """Publish. Raise LedgerCorruption if a release was not charged, as after restoring an old backup (rule I5)."""
         hold_id = jobs.get_job(session, job_id).hold_id
         if hold_id is None:
             raise LedgerCorruption("A training job lacks its hold.", job_id=job_id)
