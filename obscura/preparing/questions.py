@@ -100,7 +100,8 @@ def ask_about_owners(owners: Mapping[str, Collection[str]]) -> None:
         raise PackingError(
             f"The folders inside the top-level folders ({tops}) are {'the same' if alike else 'parts or sides'}: "
             f"{shown}. So the top-level folders seem to be people, who would not be protected. Put the folders of "
-            "people inside class folders (class/person/image.png), or write a table with the columns file, label and subject (--labels)."
+            "people inside class folders (class/person/image.png), or write a table with the columns file, label and "
+            "subject (--labels)."
         )
 
 

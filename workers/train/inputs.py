@@ -51,7 +51,7 @@ def public_parts(context: Context, plan: Plan, anchors: Dataset | None) -> dict[
     """Read the public inputs of a plan, and return them as fields of `TrainingData`.
 
     They are the extractor and the content of `anchors`. Call this before the hold is armed. Raise MissingPrerequisite
-    if the extractor is missing or unusable.
+    if the extractor is missing or unusable, and NotFound or LedgerCorruption if the content of `anchors` is.
     """
     name = plan.config.needed_extractor
     try:

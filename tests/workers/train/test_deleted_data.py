@@ -198,7 +198,7 @@ def test_no_training_opens_another_content_than_the_row_names(writers):
     with transaction(writers.factory, read_only=True) as session:
         path = Vault.of(writers.settings).key_path(session.get_one(Dataset, writers.dataset_id).content)
     path.write_bytes(old)
-    with pytest.raises(LedgerCorruption, match="not the one"):
+    with pytest.raises(LedgerCorruption, match="differs from the key of its upload"):
         read_dataset_key(context, training.dataset)
 
 
