@@ -26,7 +26,7 @@ DRAIN_SECONDS_MAX = 1.0
 class UploadLimits(SlotLimits):
     """Limits for the uploads of one process. Time that the service itself needs does not count.
 
-    A client must send `window_seconds * bytes_per_second_min` bytes in each window, and the body within `seconds_max`.
+    In each window, a client must send `window_seconds * bytes_per_second_min` bytes; in `seconds_max`, the whole body.
     """
 
     noun: ClassVar[str] = "upload"

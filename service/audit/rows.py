@@ -119,7 +119,7 @@ def savepoint(session: Session) -> Iterator[None]:
 
 
 def accounts_after(session: Session, account_id: str) -> Sequence[Row[Any]]:
-    """Return a page of account rows, by id."""
+    """Return a page of account rows, ordered by id."""
     statement = text(_ACCOUNTS.format(created_at=_time(session, "created_at")))
     return session.execute(statement, {"after": account_id, "rows": ACCOUNTS_PER_PAGE}).all()
 

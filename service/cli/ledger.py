@@ -88,10 +88,10 @@ def verify(
 def accept(
     context: typer.Context,
     account: Annotated[str, typer.Argument(help="The account's id, as `obscura ledger verify` lists it.")],
-    reason: Annotated[str, typer.Option("--reason", help="Kept in the log.")] = "restored from a backup",
+    reason: Annotated[str, typer.Option("--reason", help="Recorded in the log.")] = "restored from a backup",
     receipt: Receipts = None,
     epsilon: Annotated[
-        float | None, typer.Option("--epsilon", min=0.0, help="Record at least this much as spent.")
+        float | None, typer.Option("--epsilon", min=0.0, help="Record at least this epsilon as spent.")
     ] = None,
     without_images: Annotated[
         bool, typer.Option("--without-images", help="Accept that images whose keys are gone could get a second budget.")

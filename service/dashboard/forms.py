@@ -118,7 +118,7 @@ class Filters:
     before: Annotated[str | None, Query(max_length=64, description="Id of the last row on the previous page.")] = None
 
     def template_values(self, session: Session, path: str) -> dict[str, Any]:
-        """Return the template values that every list needs: filters, choices, position, and the filtered URL."""
+        """Return the template values that every list needs: filters, accounts, position, and the filtered URL."""
         chosen = {name: value for name, value in self._texts().items() if value}
         named = visible(session, Account, select(Account.id, Account.name))
         choices = named.order_by(Account.name).limit(ROWS_MAX)
@@ -133,9 +133,9 @@ class Filters:
         return {name: value for name, value in asdict(self).items() if name != "before"}
 
     def conditions(self, session: Session, table: Any, by: Sequence[str]) -> list[ColumnElement[bool]]:
-        """Return the conditions on a table with the columns `by`.
+        """Return the query conditions for a list of a table's rows. `by` names the filters that the list has.
 
-        Raise InvalidInput for unknown values, and for filters that the list does not have.
+        Raise InvalidInput for unknown values, and for filters outside `by`.
         """
         foreign = [name for name, value in self._texts().items() if value and name not in by]
         if foreign:

@@ -120,7 +120,7 @@ class Known:
 
 
 def at_least_as_strict(payer: Account, other: Account) -> bool:
-    """Return whether `payer` guarantees at least as much: the same unit and adjacency, and no larger epsilon or delta.
+    """Return whether `payer` has the same unit and adjacency as `other`, and no larger epsilon or delta.
 
     The remaining budget does not matter: an account without budget publishes nothing more.
     """
@@ -160,7 +160,7 @@ def fingerprint(batches: Iterable[Images], key: bytes) -> Fingerprints:
 
 
 def _all_along(images: Images, equal: Callable[[Images], Flags]) -> Flags:
-    """Return, for each image, whether `equal` is true for all pixels. A sample of the pixels decides most images."""
+    """Return, for each image, whether `equal` is true for all pixels. A sample of its pixels decides most cases."""
     axes = tuple(range(1, images.ndim))
     answers: Flags = np.all(equal(images[:, ::_SAMPLED_PIXEL, ::_SAMPLED_PIXEL]), axis=axes)
     perhaps = np.flatnonzero(answers)
@@ -246,11 +246,10 @@ def settle(
 ) -> str | None:
     """Return the id of the account that pays for an upload being accepted; None if the dataset is public.
 
-    Every account with one of the images is concerned. The dataset's own account is also concerned if its unit is the
-    subject and it has had content, which may be of the same people. If exactly one account is concerned, the
-    dataset joins it. That account must be in the same project and at least as strict.
-    Otherwise the uploader could move a dataset to a laxer account by including one image. The error is the same for all
-    reasons.
+    An account is concerned if it has one of the images. The dataset's own account is also concerned if its unit is the
+    subject and it has had content, which may be of the same people. If exactly one account is concerned, the dataset
+    joins it. That account must be in the same project and at least as strict. Otherwise the uploader could move a
+    dataset to a laxer account by including one image. The error is the same for all reasons.
 
     Args:
         session: in the transaction that makes the dataset ready. Other acceptances wait until it ends.

@@ -42,7 +42,8 @@ def receive(
     Args:
         by: id of the uploader's key, which must still be valid after everything was read; None on the service's own
             machine.
-        pause_seconds: pause between retries of the acceptance while the database is down. Retries end after a lease.
+        pause_seconds: pause between retries of the acceptance, which last at most as long as a lease, while the
+            database is down.
 
     Returns:
         The ready dataset. It may have joined another account.
@@ -190,7 +191,7 @@ def _leased(context: DatasetContext, snapshot: Dataset, blocks: Iterator[bytes])
     def still_ours() -> Iterator[bytes]:
         for block in blocks:
             if lost.is_set():
-                raise Conflict("The upload was given up, because its lease could not be renewed in time. Upload again.")
+                raise Conflict("The upload was aborted, because its lease could not be renewed in time. Upload again.")
             yield block
 
     thread = threading.Thread(target=renew, name="obscura-upload-lease", daemon=True)

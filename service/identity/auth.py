@@ -135,7 +135,7 @@ def rotate_key(
     Args:
         created_by: id of the requesting key, whose holder receives the new token.
         admin_id: the requesting admin.
-        expires_at: of the new key, as in `create_key`.
+        expires_at: expiry of the new key, as in `create_key`.
     """
     old = find(session, ApiKey, key_id, lock=True)
     if old.admin_id is not None and old.admin_id != admin_id:
@@ -325,7 +325,7 @@ class SignedIn:
 
 
 def find_session(session: Session, cookie: str, *, now: datetime) -> SignedIn | None:
-    """Return the caller of a cookie, or None if its session or key is invalid.
+    """Return the caller whom a session cookie identifies, or None if its session or key is invalid.
 
     Raise Unauthorized for a person whom the sign-in provider has not confirmed within the last minute.
     """

@@ -54,13 +54,13 @@ class NotVouchedFor(SignInRefused):
 
 
 class ProviderUnavailable(ObscuraError):
-    """The provider does not answer, or its answer is invalid. `answered`: requests about other people may succeed."""
+    """The provider does not answer, or its answer is invalid. Requests about others may succeed only if `answered`."""
 
     def __init__(self, *, answered: bool = False) -> None:
         self.answered, self.dependency_failed = answered, not answered
         super().__init__(
-            "The sign-in provider does not answer as it should. Try again in a minute; keys of the installation's own "
-            "admins still work."
+            "The sign-in provider does not answer, or its answer is invalid. Try again in a minute; keys of the "
+            "installation's own admins still work."
         )
 
 

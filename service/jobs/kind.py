@@ -47,8 +47,8 @@ class Reading:
     """The route that reads the result of a kind of job, below `path`.
 
     Attributes:
-        prefix: of the ids.
-        scope: required of the key.
+        prefix: the prefix of the results' ids.
+        scope: the scope that the key must have.
         image: the name of a column with a PNG image, which is also the last segment of the image's route.
         examples: values for record fields whose meaning differs between records.
     """

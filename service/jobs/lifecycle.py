@@ -131,7 +131,7 @@ def report_progress(session: Session, *, job_id: str, attempt: int, progress: Ma
 
 
 def reported_silence(silent_seconds: float, silent_seconds_max: float) -> int | None:
-    """Return half of the allowed silence, in minutes, once a runner has been silent that long; else None.
+    """Return half of the allowed silence, in minutes, if a runner has been silent at least that long; else None.
 
     The number does not depend on the runner's next report, so it reveals nothing about a step's duration.
     """

@@ -141,7 +141,7 @@ def plan_on(session: Session, trained: TrainingSet, recipe: str, epsilon: float,
         plan = _build(account.id, recipe, written, trained.privacy_filter, budget_nano, facts)
         if not 0 < plan.cost_nano <= budget_nano:
             raise LedgerCorruption(
-                "A plan's cost is above its budget.", cost_nano=plan.cost_nano, budget_nano=budget_nano
+                "The plan costs more than the requested epsilon.", cost_nano=plan.cost_nano, budget_nano=budget_nano
             )
         public = anchors_set(session, plan)
         if public is not None:

@@ -62,7 +62,7 @@ def open_account(
         adjacency: "add_remove".
         project_id: the project that owns the account forever. The log does not record the project.
         accept_large_delta: confirms a delta above `DELTA_USUAL_MOST`.
-        account_id: id of an account that a restored database lacks: it is opened closed to new data; or None.
+        account_id: None, or the id of an account that a restored database lacks, which is opened closed to new data.
 
     Raises:
         LargeDelta: delta is above `DELTA_USUAL_MOST` and was not confirmed.
@@ -138,7 +138,7 @@ def open_account(
 
 
 def filter_of(account: Account) -> Filter:
-    """Return the account's filter."""
+    """Return the account's privacy filter, which prices releases."""
     return open_filter(account.epsilon, account.delta, account.rate, account.base)
 
 

@@ -1,4 +1,4 @@
-"""Two-phase spending: a hold goes HELD -> RETURNED or HELD -> ARMED -> CAPTURED.
+"""Two-phase spending. A hold reserves budget for a job; it goes HELD -> RETURNED or HELD -> ARMED -> CAPTURED.
 
 docs/contribute/architecture.md numbers the invariants (I1-I14). Functions here do not commit: a step is durable once
 the caller commits. They raise StaleAttempt if a newer attempt has taken over, or the hold has ended.
@@ -203,8 +203,8 @@ def charge(
         )
     if paid_as_whole is not None and counts[stage] > paid_as_whole:
         raise HoldExhausted(
-            f"The cost of stage {stage} covers {paid_as_whole} releases, including repeats; these would be "
-            f"{counts[stage]}.",
+            f"The cost of stage {stage} covers {paid_as_whole} releases, including repeats; with this charge there "
+            f"would be {counts[stage]}.",
             **numbers,
         )
     charged_nano = hold.charged_nano + amount_nano

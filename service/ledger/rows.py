@@ -239,7 +239,7 @@ def require_clock(session: Session, now: datetime, newest: datetime | None = Non
 
 
 def check_account(account: Account) -> None:
-    """Raise unless an account matches the intact head of its log and is not overspent (I1, I8, I13)."""
+    """Raise LedgerCorruption if an account is overspent, or its newest entry is damaged or differs (I1, I8, I13)."""
     head = account.head
     if head is None or head.hash != account.head_hash:
         raise corrupt("the head of the log is missing, or is not the entry that the account names", account)
@@ -252,7 +252,7 @@ def check_account(account: Account) -> None:
     if not account.frozen and account.spent_nano + account.reserved_nano > account.capacity_nano:
         raise corrupt("more is spent and held than the capacity", account)
     if head.kind in (EntryKind.LIMIT, EntryKind.FREEZE, EntryKind.ACCEPT) and head.details["frozen"] != account.frozen:
-        raise corrupt("the freeze switch differs from the log", account)
+        raise corrupt("the log contradicts whether the account is frozen", account)
 
 
 def check_entry(entry: Entry) -> None:

@@ -78,7 +78,7 @@ class Payments:
         return self
 
     def payer(self, account_id: str) -> Payer:
-        """Return an account for display. If its log contradicts it, alert the operator."""
+        """Return an account for display. If the log contradicts the account, alert the operator."""
         if account_id not in self.accounts:
             raise NotFound("There is no such account.", account_id=account_id)
         row, fault = self.accounts[account_id], self.faults.get(account_id)

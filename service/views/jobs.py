@@ -182,7 +182,7 @@ def page(
 ) -> tuple[list[JobView], str | None]:
     """Return a page of jobs, and the id of its last job if more follow. The first page starts with unfinished jobs.
 
-    `limit` is for ended jobs, or for both if `in_total`. `before` is the id of the last job of the previous page.
+    `limit` counts ended jobs, or all if `in_total`. `before` is the id of the last job of the previous page.
     """
     rows, last = list[Row[Any]](), None
     if before is None:

@@ -29,7 +29,7 @@ from service.storage.interface import StorageUnavailable
 
 @dataclass(frozen=True)
 class Patience:
-    """Bounds of one request."""
+    """Limits on the retries and the duration of one request."""
 
     seconds: float  # no try begins after this time
     tries: int  # at most, with the backoff of botocore's retry mode `standard`
