@@ -24,8 +24,8 @@ MINUTE = timedelta(minutes=1)
 def notify(session: Session, kind: NoticeKind, project_id: str | None, facts: dict[str, str], *, now: datetime) -> None:
     """Notify the webhooks of a project and of the installation. Drop notices for webhooks with too many unsent ones.
 
-    Two kinds of notices differ. The installation's webhooks get notices of jobs only while there is one
-    project. If trainings are stopped for more than one project, all webhooks are notified.
+    There are two exceptions. The installation's webhooks get notices of jobs only while there is one project. If
+    trainings are stopped for more than one project, all webhooks are notified.
     """
     informed = ONE_PROJECT if kind is NoticeKind.JOB_ENDED else true()
     whose = or_(Webhook.project_id == project_id, and_(Webhook.project_id.is_(None), informed))

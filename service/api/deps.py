@@ -249,7 +249,7 @@ ReleaseId = Annotated[Identifier, Path(description="The release.")]
 async def idempotency_key(
     key: Annotated[
         str | None,
-        Header(alias="Idempotency-Key", description="Required. Repeating a request with its key returns the same job."),
+        Header(alias="Idempotency-Key", description="Required. The same key with the same body gives the same job."),
     ] = None,
 ) -> str:
     """Return the Idempotency-Key header: 1 to 200 visible ASCII characters."""

@@ -217,9 +217,9 @@ class Gate(Middleware):
     A request with an incomplete body does not count: it waits in a `WaitingRoom`, so that slow clients cannot block
     others. A request whose response has started does not count either: the server closes stalled connections.
 
-    Body limits apply to received bytes, not to Content-Length. The limit is that of the route (`body_limit`), or else
-    BODY_BYTES_MAX, and at most `body_bytes_max`. A request with an invalid Host, path or framing is rejected, and its
-    connection is closed.
+    Body limits apply to received bytes, not to Content-Length. A route's limit is set by `body_limit`, or is
+    BODY_BYTES_MAX; it never exceeds `body_bytes_max`. A request with an invalid Host, path or framing is rejected, and
+    its connection is closed.
     """
 
     limits: GateLimits = GateLimits()

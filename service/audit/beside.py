@@ -287,7 +287,7 @@ def _changed_releases(
 
 
 def _digest(function: Callable[..., Any], *values: Any) -> Any:
-    """Return a digest; None, which no entry contains, if the values cannot be hashed."""
+    """Return the digest of some values, or None if they cannot be hashed. No entry contains None."""
     try:
         return function(*values)
     except (TypeError, ValueError, RecursionError):

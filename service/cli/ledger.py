@@ -26,7 +26,7 @@ ledger = typer.Typer(
 )
 Receipts = Annotated[
     list[Path] | None,
-    typer.Option("--receipt", exists=True, dir_okay=False, help="A user's receipt to compare with; repeatable."),
+    typer.Option("--receipt", exists=True, dir_okay=False, help="A user's receipt to check; repeatable."),
 ]
 # The proofs of missing spending, by field of a `Loss`.
 PROOFS = {"journals": "journals", "witnesses": "signed entries", "releases": "releases", "datasets": "uploads"}
@@ -37,7 +37,7 @@ def verify(
     context: typer.Context,
     receipt: Receipts = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Leave out the files of the releases, and SQLite's check of its own file.")
+        bool, typer.Option("--quick", help="Skip the releases' files, and SQLite's integrity check.")
     ] = False,
     clear: Annotated[
         bool, typer.Option("--clear", help="If there are no findings, let stopped trainings read data again.")

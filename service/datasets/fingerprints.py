@@ -1,4 +1,4 @@
-"""Fingerprints of images and subjects, so that none gets a second budget, and no private image is uploaded as public.
+"""Fingerprints of images and subjects, which prevent second budgets and uploads of private images as public.
 
 A fingerprint is the first 16 bytes of the HMAC-SHA256 of an image's shape and decoded pixels, under a secret of this
 installation. It finds equal decoded pixels in any file format, and with any label or order. An image that differs in
@@ -221,7 +221,7 @@ def record(factory: SessionFactory, dataset_id: str, attempt: int, digests: Fing
 
 
 def forget(factory: SessionFactory, dataset_id: str, attempt: int) -> None:
-    """Remove the fingerprints of a dataset's uploads up to an attempt, in short transactions. Idempotent."""
+    """Remove the fingerprints of a dataset's uploads up to number `attempt`, in short transactions. Idempotent."""
     parameters = {"dataset_id": dataset_id, "attempt": attempt, "count": DIGESTS_PER_TRANSACTION}
     while True:
         with transaction(factory) as session:
@@ -252,7 +252,7 @@ def settle(
     dataset to a laxer account by including one image. The error is the same for all reasons.
 
     Args:
-        session: in the transaction that makes the dataset ready. Other acceptances wait until it ends.
+        session: session of the transaction that makes the dataset ready. Other acceptances wait for its end.
         known: result of `look_up`, which is repeated under the lock if another upload was accepted since.
         subjects: fingerprints of recognised subjects. A known subject never makes the dataset join an account, because
             all other subjects would move too.

@@ -140,7 +140,7 @@ def _rule(table: Any, project_id: str | None, *, alone: bool) -> ColumnElement[b
 
 
 def project_of(session: Session, account_id: str | None) -> str:
-    """Return the project for a new row: the account's project, else the caller's project, else the default project."""
+    """Return a new row's project: the account's project; otherwise the caller's; otherwise the default project."""
     if account_id is not None:
         return projects_of(session, [account_id])[account_id]
     caller = _caller(session)

@@ -350,7 +350,7 @@ def form_token(cookie: str) -> str:
 
 
 class KeyUses(Background):
-    """Writes the hour of each key's last use from a thread. If a note is lost, the next use repeats it."""
+    """Writes the hour of each key's last use, in a thread. If a write is lost, the key's next use repeats it."""
 
     def __init__(self, factory: SessionFactory) -> None:
         super().__init__("obscura-key-uses")
@@ -369,7 +369,7 @@ class KeyUses(Background):
         self._noted.set()
 
     def write(self) -> bool:
-        """Write new notes; return False if that must be retried. Never replaces a later hour."""
+        """Write the uses noted so far; return False if that must be retried. Never replaces a later hour."""
         with self._lock:
             hours, self._unwritten = self._unwritten, {}
         try:

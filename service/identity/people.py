@@ -210,7 +210,7 @@ class Confirming(Background):
         self._interval = timedelta(seconds=settings.oidc_confirm_seconds)
 
     def round(self) -> int:
-        """Ask about each person who is due; return the number of answers."""
+        """Ask the provider about each person who is due; return the number of answers."""
         now, away = self._clock(), threading.Event()
         with transaction(self._factory, read_only=True) as session:
             waiting = due(session, now, self._interval)

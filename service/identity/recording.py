@@ -74,7 +74,7 @@ class AuditLogUnavailable(ObscuraError):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event. `action` is a method and a route template, or an `Act`; `project_id` None is the installation."""
+    """One event. `action` is a method and a route template, or an `Act`; `project_id` is None for the installation."""
 
     at: datetime
     action: str

@@ -68,17 +68,18 @@ class Kind:
     """A kind of job.
 
     Attributes:
-        name: as stored in the job's row.
+        name: the kind in the job's row.
         many: the plural noun on pages.
-        title: returns the title on pages, from the job's row and, if loaded, the row of its result.
-        accept: takes a session, an `Ask` and the fields of the order as keywords; validates and queues the job.
+        title: function that returns the title on pages, from the job's row and, if loaded, the row of its result.
+        accept: function that validates and queues the job, from a session, an `Ask`, and the order's fields as
+            keywords.
         failed: the default failure code.
         unavailable: the failure code if an input of the job is missing.
         order: None if the kind cannot be requested over HTTP.
         makes: the table of the result's row, if any.
         same: the column of the result that distinguishes a replay from another outcome.
         record: the schema of the result; of the job if there is no result row.
-        show: returns the record, from the result and the job.
+        show: function that returns the record, from the result and the job.
         reading: the route of the record, if any.
         planned: the job carries out a training's plan.
         reads_numbers: the job reads only a dataset's declaration, so the dataset can be erased after the job has ended.

@@ -32,7 +32,7 @@ DELTA_SHARE = 10  # a delta above 1 / (10 n) gets a note: it should be far below
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """A private dataset for a training, its account, and the account's filter."""
+    """A private dataset for a training, its account, and the account's privacy filter."""
 
     dataset: Dataset
     account: Account
@@ -172,7 +172,7 @@ def _build(
 def charged_before_useful(plan: Any) -> int | None:
     """Return the nano-units that a training must charge before it has something to publish.
 
-    None if the stored plan is damaged, because one row must not break the page that lists it.
+    Return None if the stored plan is damaged, because one damaged row must not break the page that lists it.
     """
     try:
         return useful_from_nano(plan_from_json(plan))
@@ -188,7 +188,7 @@ def evaluation_set(session: Session, dataset_id: str, training: Dataset) -> Data
     for field in ("classes", "height", "width", "channels"):
         if getattr(dataset, field) != getattr(training, field):
             raise InvalidInput(
-                f"The evaluation dataset and the training dataset must have the same {field}: declare both alike."
+                f"The evaluation dataset and the training dataset must have the same {field}: declare the same."
             )
     require_ready(session, dataset, "evaluation dataset")
     return dataset

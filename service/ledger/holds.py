@@ -81,7 +81,7 @@ def hold(
     """Reserve budget for a job if spent + held + amount <= capacity.
 
     Args:
-        job_id: at most one hold for each job.
+        job_id: the job, which must not have a hold yet.
         amount_nano: the plan's price, a whole number > 0.
         priced_by: the account's filter when the price was computed.
         details: public JSON facts from which the price can be recomputed.
@@ -170,7 +170,7 @@ def charge(
     they are counted, and rejected above the number that the price covers.
 
     Args:
-        session: in a writing transaction. Commit it before the release is computed.
+        session: session of a writing transaction. Commit it before the release is computed.
         attempt: the attempt that armed the hold.
         amount_nano: a whole number > 0; for a stage priced as a whole, the price of the stage.
         stage: a stage of the plan; public.

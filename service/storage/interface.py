@@ -127,8 +127,7 @@ class Storage(ABC):
             return opened.read(bytes_max + 1 if bytes_max >= 0 else -1)
 
     def read_all(self, key: str, begins: str = "", *, bytes_max: int = -1) -> dict[str, bytes | None]:
-        """Return the small files directly below a key whose names start with `begins`, by name; None marks an
-        unreadable file.
+        """Return the small files directly below a key whose names start with `begins`, by name; None if unreadable.
 
         Raise StorageUnavailable if the storage as a whole does not answer.
         """

@@ -34,7 +34,7 @@ def newest(
     columns: Select[*tuple[Any, ...]] | None = None,
     moment: str = "created_at",
 ) -> tuple[Sequence[Any], str | None]:
-    """Return a page of the visible rows older than row `before`, newest first by `moment`, and the id of its last row.
+    """Return a page of the visible rows older than row `before`, newest first by `moment`, and its last row's id.
 
     The id is None on the last page. `columns` is a query for whole rows (or None), or for columns including `id`.
     """

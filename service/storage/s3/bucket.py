@@ -163,7 +163,7 @@ class Bucket:
         self._ask(lambda client: client.delete_object(**self._at(name)), missing_ok=True)
 
     def list(self, prefix: str, *, deep: bool = True) -> Iterator[Listed]:
-        """Yield the objects whose names start with a prefix; unless `deep`, yield a folder instead of its objects."""
+        """Yield the objects whose names start with a prefix. Unless `deep`, yield folders instead of their objects."""
         query: dict[str, Any] = {"Bucket": self._bucket, "Prefix": self._prefix + prefix}
         query |= {} if deep else {"Delimiter": "/"}
         while True:
