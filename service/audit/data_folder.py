@@ -76,7 +76,7 @@ def jobs_with_open_holds(session: Session) -> Collection[str]:
 
 
 def unknown_to(session: Session, folder: DataFolder) -> dict[str, frozenset[str]]:
-    """Return the releases, samples, journals and receipts whose job, sample or account the database lacks, by kind."""
+    """Return, by kind, the releases, samples, journals and receipts whose job, sample or account the database lacks."""
     unknown = {}
     for name, table in (("releases", Release), ("samples", Sample), ("journals", Job), ("receipts", Account)):
         ids: frozenset[str] = getattr(folder, name)

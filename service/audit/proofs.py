@@ -206,8 +206,8 @@ def write_checkpoint(session: Session, *, heads: Mapping[str, Any], key: Signing
 
 
 def keep_checkpoint(storage: Storage, checkpoint: Checkpoint, trusted: Mapping[str, bytes]) -> bool:
-    """Store a committed checkpoint beside the database. Return False if a newer one is stored, or the key is not
-    trusted.
+    """Store a committed checkpoint beside the database. Return False if its key is not trusted, or a newer checkpoint
+    is stored.
     """
     public = trusted.get(checkpoint.key_id)
     if public is None:

@@ -66,7 +66,7 @@ def _text(value: str | None) -> str:
 
 @dataclass
 class Prices:
-    """Recomputes prices of events from their public parameters and a filter, with a cache."""
+    """Recomputes prices of events from their public parameters and the account's privacy filter, with a cache."""
 
     filter: Filter | None = None
     _known: dict[tuple[Any, ...], int] = field(default_factory=dict)

@@ -44,7 +44,7 @@ class FieldsRefused(InvalidInput):
 
 
 def read_body(schema: type[Body], fields: Mapping[str, Any]) -> Body:
-    """Validate fields with a schema of the API; empty fields count as missing. Raise FieldsRefused if any is invalid."""
+    """Validate fields with an API schema; empty fields count as missing. Raise FieldsRefused if they are invalid."""
     try:
         return schema.model_validate({name: value for name, value in fields.items() if value not in ("", None, [])})
     except ValidationError as error:

@@ -42,8 +42,8 @@ def receive(
     Args:
         by: id of the uploader's key, which must still be valid after everything was read; None on the service's own
             machine.
-        pause_seconds: pause between retries of the acceptance, which last at most as long as a lease, while the
-            database is down.
+        pause_seconds: pause between retries of the acceptance while the database is down. Retries end after the
+            duration of one lease.
 
     Returns:
         The ready dataset. It may have joined another account.
@@ -172,7 +172,9 @@ def clean_up(settings: Settings, factory: SessionFactory, *, now: datetime) -> i
 
 @contextmanager
 def _leased(context: DatasetContext, snapshot: Dataset, blocks: Iterator[bytes]) -> Iterator[Iterator[bytes]]:
-    """Renew an upload's lease during the block. Yield its blocks; they raise Conflict if another upload took over."""
+    """Renew an upload's lease inside the `with` block. Yield the body, which raises Conflict once another upload took
+    over.
+    """
     lost, over = threading.Event(), threading.Event()
     settings = context.settings
 

@@ -272,7 +272,10 @@ def require_same_key(session: Session, account_id: str, check: str | None) -> No
 
 
 def receiving(attempt: int | None = None, *, expired_at: datetime | None = None) -> ColumnElement[bool]:
-    """Select datasets with an upload in progress: if given, only this attempt, and only leases that expire by then."""
+    """Select datasets with an upload in progress.
+
+    `attempt` restricts them to one upload, and `expired_at` to uploads whose lease has expired by then.
+    """
     numbered = true() if attempt is None else Dataset.upload_attempt == attempt
     expired = true() if expired_at is None else Dataset.upload_lease_until <= expired_at
     return and_(Dataset.state == DatasetState.RECEIVING, numbered, expired)

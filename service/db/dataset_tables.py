@@ -19,12 +19,13 @@ class Dataset(Entity):
     """An uploaded set of labelled images. Its owner declares all facts about it, except its hash and byte count.
 
     `subjects_declared` is an upper bound on the number of subjects; if it is set, the dataset has subject ids.
-    `subjects_recognised`: an id identifies the same subject in all datasets of the project that set this. `joined`:
-    some images were already known in another account, which became the dataset's account. `vault_key_id` identifies the
-    key of its arrays; PRIVATE, like the hash of the content. `upload_attempt` counts uploads and fences their writes,
-    like a job's attempt; another upload may take over after `upload_lease_until`. `erased_at`: the time when it was
-    deleted before any training, so that its declaration was erased, too (`service.datasets.deletion`). `content_name`
-    and `content_key_id` identify content and key after a withdrawal (`service.datasets.withdrawal`).
+    `subjects_recognised`: an id identifies the same subject in all datasets of the project that set this.
+    `joined`: some images were already known in another account, which became the dataset's account. `vault_key_id`
+    identifies the key of its arrays; PRIVATE, like the hash of the content.
+    `upload_attempt` counts uploads and fences their writes, like a job's attempt; another upload may take over after
+    `upload_lease_until`.
+    `erased_at`: deleted before any training, so that its declaration was erased, too (`service.datasets.deletion`).
+    `content_name` and `content_key_id` identify content and key after a withdrawal (`service.datasets.withdrawal`).
     """
 
     __tablename__ = "datasets"

@@ -188,7 +188,7 @@ def evaluation_set(session: Session, dataset_id: str, training: Dataset) -> Data
     for field in ("classes", "height", "width", "channels"):
         if getattr(dataset, field) != getattr(training, field):
             raise InvalidInput(
-                f"The evaluation dataset and the training dataset must have the same {field}: declare the same."
+                f"The evaluation dataset and the training dataset must have the same {field}: declare both alike."
             )
     require_ready(session, dataset, "evaluation dataset")
     return dataset

@@ -239,7 +239,9 @@ def require_clock(session: Session, now: datetime, newest: datetime | None = Non
 
 
 def check_account(account: Account) -> None:
-    """Raise LedgerCorruption if an account is overspent, or its newest entry is damaged or differs (I1, I8, I13)."""
+    """Raise LedgerCorruption if an account is overspent, or its newest entry is damaged or contradicts it (I1, I8,
+    I13).
+    """
     head = account.head
     if head is None or head.hash != account.head_hash:
         raise corrupt("the head of the log is missing, or is not the entry that the account names", account)
