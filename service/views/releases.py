@@ -152,7 +152,7 @@ def shares(session: Session, rows: Sequence[Share]) -> list[ShareRecord]:
 
 
 def evaluations(session: Session, release_id: str) -> list[tuple[EvaluationRecord, str, bool]]:
-    """Return a release's evaluations, newest first, with their datasets' names and True if cancellation was requested."""
+    """Return a release's evaluations, newest first, with their datasets' names and True if to be cancelled."""
     query = visible(session, Evaluation).options(with_job(Evaluation), joinedload(Evaluation.dataset))
     query = query.where(Evaluation.release_id == release_id).order_by(Evaluation.created_at.desc())
     rows = session.scalars(query.limit(EVALUATIONS_SHOWN))
@@ -160,7 +160,7 @@ def evaluations(session: Session, release_id: str) -> list[tuple[EvaluationRecor
 
 
 def samples(session: Session, release_id: str) -> list[tuple[SampleRecord, bool]]:
-    """Return the samples of a release, newest first, each with True if its cancellation was requested."""
+    """Return the samples of a release, newest first, each with True if it is to be cancelled."""
     query = visible(session, Sample).options(with_job(Sample)).where(Sample.release_id == release_id)
     rows = session.scalars(query.order_by(Sample.created_at.desc()).limit(ROWS_MAX))
     return [(sample.show(row, row.job), row.job.cancel_requested) for row in rows]
