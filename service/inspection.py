@@ -235,7 +235,7 @@ def watch_over(settings: Settings, factory: SessionFactory, *, now: datetime) ->
 
 
 def sign_heads(settings: Settings, factory: SessionFactory, report: Report, *, now: datetime) -> int | None:
-    """Write a checkpoint of the heads in a fresh report, and store it beside the database.
+    """Write a checkpoint of the heads (newest entries) in a fresh report, and store it beside the database.
 
     Return its sequence number; None if another process wrote one at the same time.
     """

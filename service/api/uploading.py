@@ -53,7 +53,7 @@ class Body:
     _ended: bool = False
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield the body in order. Raise UploadStalled if it is too slow, InvalidInput if the client disconnects."""
+        """Yield the body in order. Raise UploadStalled for a slow body, InvalidInput if the client disconnects."""
         waited, limits = 0.0, self.limits
         while not self._ended:
             started = time.monotonic()

@@ -105,7 +105,7 @@ _APPROVED = select(*(getattr(Decision, name) for name in ("id", "account_id", *_
 
 
 def find_orphans(session: Session) -> Iterator[Finding]:
-    """Yield entries without an account, holds not opened by exactly one entry, and jobs whose hold is missing."""
+    """Yield findings for entries without an account, holds without exactly one first entry, and jobs without a hold."""
     for row in session.execute(_WITHOUT_ACCOUNT):
         message = f"There are entries of account {row.account_id}, which does not exist."
         yield Finding(FindingCode.ORPHAN_ENTRIES, message, row.account_id, row.sequence)

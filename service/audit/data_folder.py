@@ -117,7 +117,7 @@ def read_accepted(session: Session, account_id: str | None = None) -> Accepted:
 
 @dataclass(frozen=True)
 class Shortfall:
-    """The cost of the releases in a job's journal, and the part that is neither charged nor in an ACCEPT entry."""
+    """The cost of a job's releases in its journal, and the part that no charge and no ACCEPT entry covers."""
 
     account_id: str | None  # None if the journal has no charge
     shown_nano: int

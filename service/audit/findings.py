@@ -108,7 +108,7 @@ class Report:
 
 @dataclass(eq=False)
 class Fault(Exception):
-    """The first bad entry of a log. Without a sequence number, it is the entry after the last one replayed."""
+    """The first bad entry of a log. If `sequence` is None, this is the entry after the last replayed entry."""
 
     code: FindingCode
     message: str

@@ -30,7 +30,7 @@ _OF_HOLDS = frozenset({EntryKind.HOLD, EntryKind.ARM, EntryKind.CHARGE, EntryKin
 
 
 class Line(NamedTuple):
-    """A stored entry; `created_at` is in its hashed form, and `details` is parsed from `text`."""
+    """A stored entry. `created_at` has the form that is hashed; `details` is parsed from `text`."""
 
     sequence: int
     kind: str

@@ -206,7 +206,7 @@ def _fingerprint_uploads(
 def _record(
     session: Session, loss: data_folder.Loss, facts: dict[str, Any], epsilon: float | None, now: datetime
 ) -> int:
-    """Append the entry, mark the uploads as received, and discard trainings that would repeat their noise."""
+    """Append the ACCEPT entry, mark the uploads as received, and discard trainings that would repeat earlier noise."""
     account = ledger.lock_account(session, loss.account_id)
     if loss.known and account.head_sequence != loss.head_sequence:
         raise Conflict("The account's log has changed meanwhile. Nothing was recorded; run the command again.")

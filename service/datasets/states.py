@@ -225,7 +225,7 @@ def uploads(session: Session, *, expired_at: datetime | None = None) -> set[tupl
 def end_upload(
     session: Session, vault: Vault, dataset_id: str, attempt: int, *, expired_at: datetime | None = None
 ) -> bool:
-    """Return to DECLARED, and destroy the content, after an upload was rejected, was interrupted or lost its lease.
+    """Return a dataset to DECLARED and destroy its content: the upload was rejected, was interrupted or lost its lease.
 
     Args:
         expired_at: end the upload only if its lease has expired by then, because it may have been renewed.

@@ -278,7 +278,7 @@ def revoke_key(
 
 
 def revoke(session: Session, chosen: ColumnElement[bool], *, now: datetime, include_created: bool = True) -> int:
-    """Revoke keys, and all keys that they created, and return the number. The caller must check the permission.
+    """Revoke keys and all keys that they created; return how many. The caller must check the permission.
 
     A transaction that creates a key locks the creating key. So this function waits for the transaction to end, and
     revokes the new key in the next round.

@@ -133,6 +133,6 @@ def made_by(session: Session, table: type[MadeByJob], job_id: str) -> MadeByJob:
 
 
 def failure_of(job: Any) -> FailureFacts | None:
-    """Return the failure of a job, or of a row with its columns; None if it did not fail."""
+    """Return the failure of a job, or of a row with a job's columns; None if the job did not fail."""
     code = job.failure_code
     return None if code is None else FailureFacts(code=code.value, message=code.message)

@@ -209,7 +209,7 @@ def require_open(account: Account) -> None:
 
 
 def keep_subjects_key_check(session: Session, account_id: str, check: str) -> tuple[str, str]:
-    """Store the check value of an account's subjects key if it has none; return the account's name and stored value."""
+    """Store an account's first check value of the key for subject ids; return the account's name and stored value."""
     first = Account.id == account_id, Account.subjects_key_check.is_(None)
     session.execute(update(Account).where(*first).values(subjects_key_check=check))
     stored = select(Account.name, Account.subjects_key_check).where(Account.id == account_id)

@@ -111,7 +111,7 @@ class WholeRelease(ReleaseView):
 
     @property
     def used_fraction(self) -> float | None:
-        """Its cost as a fraction of the account's lifetime budget; None if the account is in doubt."""
+        """The cost as a fraction of the account's lifetime budget; None if the account contradicts its log."""
         if self.hold is None or self.payer is None or self.payer.balance is None:
             return None
         balance = self.payer.balance
