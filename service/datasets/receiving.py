@@ -172,9 +172,7 @@ def clean_up(settings: Settings, factory: SessionFactory, *, now: datetime) -> i
 
 @contextmanager
 def _leased(context: DatasetContext, snapshot: Dataset, blocks: Iterator[bytes]) -> Iterator[Iterator[bytes]]:
-    """Renew an upload's lease inside the `with` block. Yield the body; it raises Conflict after another upload's
-    takeover.
-    """
+    """Renew an upload's lease inside the `with` block. Yield the body, which raises Conflict once the lease is lost."""
     lost, over = threading.Event(), threading.Event()
     settings = context.settings
 
