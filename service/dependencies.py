@@ -23,7 +23,7 @@ SECONDS_MAX = 5.0  # time that a web request waits for an answer
 
 
 class DependencyBusy(ObscuraError, OSError):
-    """An external service has its maximum number of web requests, or did not answer the last ones. Nothing was sent."""
+    """An external service has too many web requests, or did not answer the latest ones. Nothing was sent."""
 
     code: ClassVar[str] = "busy"
 

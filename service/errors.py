@@ -120,7 +120,7 @@ class LedgerCorruption(ObscuraError):
 class InsufficientBudget(ObscuraError):
     """A job needs more budget than its account has left.
 
-    Integer nano-units of mu^2 are compared. Epsilons (at the account's delta) are only shown; they do not add up.
+    Integer nano-units of mu^2 are compared. Epsilons (at the account's delta) are for display: they do not add up.
     """
 
     account: str

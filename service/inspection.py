@@ -1,8 +1,8 @@
 """Schedule the verification of the ledger, compare it with proofs outside the database, and act on findings.
 
 The service verifies at start-up, hourly while jobs run, daily in full, and with `obscura ledger verify`. A finding
-stops arming for its account, or for all accounts, until a full verification has no finding and an operator clears the
-stop. While a stop exists, the service removes no file because its database does not list it.
+stops one account, or all accounts. Their jobs open no private data until a full verification has no finding and an
+operator clears the stop. While a stop exists, the service removes no file because its database does not list it.
 """
 
 from __future__ import annotations
@@ -143,10 +143,10 @@ def require_clock(factory: SessionFactory, *, now: datetime) -> None:
 
 
 def inspect_at_start(settings: Settings, factory: SessionFactory, *, now: datetime) -> str | None:
-    """Verify at the start of a process, in bounded time, and stop arming for accounts with findings.
+    """Verify at the start of a process, in bounded time, and stop the accounts with findings.
 
     Returns:
-        A message for the operator with the fault and the remedy, which is also logged; None without finding or stop.
+        A message for the operator with the fault and the remedy, which is also logged; None if there is neither.
     """
     try:
         with transaction(factory, read_only=True) as session:
@@ -235,7 +235,7 @@ def watch_over(settings: Settings, factory: SessionFactory, *, now: datetime) ->
 
 
 def sign_heads(settings: Settings, factory: SessionFactory, report: Report, *, now: datetime) -> int | None:
-    """Write a checkpoint of the heads in a fresh report, and store it beside the database.
+    """Write a checkpoint of the heads (newest entries) in a fresh report, and store it beside the database.
 
     Return its sequence number; None if another process wrote one at the same time.
     """
@@ -250,7 +250,7 @@ def sign_heads(settings: Settings, factory: SessionFactory, report: Report, *, n
 
 
 def follow_up(factory: SessionFactory, report: Report, *, now: datetime) -> None:
-    """Record a verification, log its findings, and stop arming for the accounts that they concern."""
+    """Record a verification, log its findings, and stop the accounts that they concern."""
     log = get_logger(__name__)
     for finding in report.findings:
         log.error("ledger_finding", **vars(finding))

@@ -100,7 +100,7 @@ def recorded(session: Session) -> str | None:
 
 
 def mark_of(storage: Storage, own_id: str | None = None) -> str | None:
-    """Return the id of the data folder, including `own_id` if its file is about to be renamed."""
+    """Return the id of the data folder. An unfinished pairing with `own_id` counts as finished."""
     pending = _read(storage, _PENDING)  # before FILE, because it may be renamed to FILE meanwhile
     kept = _read(storage, FILE)
     return own_id if kept is None and pending == own_id else kept
@@ -120,8 +120,8 @@ def find_mismatch(session: Session, settings: Settings, folder: DataFolder, kept
         if not contents:
             return
         message = (
-            f"The data folder holds {contents} that the database does not know: start the service with the "
-            "OBSCURA_DATABASE_URL of the database that knows them"
+            f"The data folder holds {contents} that the database does not contain: start the service with the "
+            "OBSCURA_DATABASE_URL of the database that contains them"
         )
     else:
         database, data_folder = ("none" if each is None else f"installation {each}" for each in (own_id, kept))

@@ -53,7 +53,7 @@ def create_app(
     """Build the application. Its lifespan opens and starts everything.
 
     Args:
-        send: notifies remote workers; None uses the broker of the settings.
+        send: function that notifies remote workers; None uses the broker of the settings.
     """
     app = FastAPI(
         title="Obscura",

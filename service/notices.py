@@ -24,8 +24,8 @@ MINUTE = timedelta(minutes=1)
 def notify(session: Session, kind: NoticeKind, project_id: str | None, facts: dict[str, str], *, now: datetime) -> None:
     """Notify the webhooks of a project and of the installation. Drop notices for webhooks with too many unsent ones.
 
-    Two kinds of notices differ. The installation's webhooks get notices of jobs only while there is one
-    project. If trainings are stopped for more than one project, all webhooks are notified.
+    There are two exceptions. The installation's webhooks get notices of jobs only while there is one project. If
+    trainings are stopped for more than one project, all webhooks are notified.
     """
     informed = ONE_PROJECT if kind is NoticeKind.JOB_ENDED else true()
     whose = or_(Webhook.project_id == project_id, and_(Webhook.project_id.is_(None), informed))
@@ -48,7 +48,9 @@ def notify(session: Session, kind: NoticeKind, project_id: str | None, facts: di
 
 
 def has_no_valid_creator(now: datetime) -> ColumnElement[bool]:
-    """Return the SQL condition that a webhook's creator has no valid key, or has lapsed at the sign-in provider."""
+    """Return the SQL condition that a webhook's creator has no valid key, or lapsed: the provider does not confirm
+    them.
+    """
     lapsed = exists().where(Person.id == ApiKey.person_id, Person.lapsed_at.is_not(None))
     over = ApiKey.revoked_at.is_not(None), ApiKey.expires_at <= now, lapsed
     return exists().where(ApiKey.id == Webhook.made_by, or_(*over))

@@ -93,7 +93,7 @@ class Settings(BaseSettings):
         default=60, ge=1, le=3600, description="seconds until a silent worker's job is taken over"
     )
     heartbeat_seconds: float = Field(default=15, gt=0, le=1200, description="seconds between renewals of a lease")
-    job_seconds_max: int = Field(default=24 * 3600, ge=1, description="seconds after which a job is ended")
+    job_seconds_max: int = Field(default=24 * 3600, ge=1, description="seconds after which a running job is ended")
     silent_seconds_max: int = Field(
         default=600, ge=1, description="seconds without a sign of life after which a job's runner is ended and resumed"
     )
@@ -104,7 +104,7 @@ class Settings(BaseSettings):
 
     # Limits on requests of a caller
     requests_per_minute: int = Field(
-        default=6000, ge=0, description="limit per key (without a key: per address) of other machines; 0: no limit"
+        default=6000, ge=0, description="requests a minute of a key, or an address without a key; 0: no limit"
     )
     known_uploads_per_day: int = Field(
         default=20,
@@ -169,7 +169,7 @@ class Settings(BaseSettings):
 
     @property
     def keys_path(self) -> Path:
-        """The folder of the keys of datasets and fingerprints. Outside data_dir, backups of data_dir exclude it."""
+        """The folder of keys of datasets and fingerprints. If it is outside data_dir, copies of data_dir lack keys."""
         return self.keys_dir or self.data_dir / "keys"
 
     @property

@@ -103,7 +103,7 @@ class _Download(FileResponse):
 
 
 def send_file(request: Request, path: Path, *, sha256: str, media_type: str, filename: str | None = None) -> Response:
-    """Stream a file with a strong ETag (its SHA-256), If-None-Match, Range and If-Range."""
+    """Stream a file with its SHA-256 as strong ETag. Apply If-None-Match, Range and If-Range of the request."""
     etag = f'"{sha256}"'
     headers = {"ETag": etag, "Accept-Ranges": "bytes", "Cache-Control": REVALIDATE}
     if is_fresh(request, etag):
@@ -117,7 +117,7 @@ def encode_cursor(value: str | int) -> str:
 
 
 def decode_cursor(cursor: str | None, kind: type[Position]) -> Position | None:
-    """Decode a cursor; None stays None. Raise InvalidInput unless SQLite and PostgreSQL can compare its value."""
+    """Decode a cursor; return None for None. Raise InvalidInput if a database cannot compare the cursor's value."""
     if cursor is None:
         return None
     try:
@@ -144,8 +144,8 @@ def newest_page(
 ) -> Page[Any]:
     """Return a page of a table's visible rows, newest first. Raise NotFound if the row `of` is hidden from the caller.
 
-    `show` builds the records. `equal` has values of columns to filter by; None means no filter. A cursor contains an
-    id, not a time, because times are only shown to the minute.
+    `show` builds the records. `equal` filters by columns: each name is a column and each value the required one; None
+    means no filter. A cursor contains an id, not a time, because times are only shown to the minute.
     """
     narrowed = [getattr(table, name) == value for name, value in equal.items() if value is not None]
     with transaction(service.factory, read_only=True) as session:

@@ -102,7 +102,7 @@ class EventWriter(Background):
         return written
 
     def put_refusal(self, event: Event, whose: str, status: int) -> Future[None] | None:
-        """Enqueue the event of a refusal, or only count the refusal and return None.
+        """Enqueue the event of a refusal. During a flood of refusals, only count the refusal and return None.
 
         Rate-limited requests (status 429) are counted together, others by action. `whose` is the key's id, or the
         client's address.
@@ -197,7 +197,7 @@ class EventWriter(Background):
 
 @dataclass
 class Note(Recorder):
-    """The audit event of one request, written by its first writing transaction, or otherwise before the response.
+    """The audit event of one request, written in its first writing transaction, or else before the response.
 
     Handlers store the caller in the request's scope (`state.known`), and may override the outcome (`state.outcome`).
     """
@@ -214,7 +214,7 @@ class Note(Recorder):
         return recording.event_of(whose, action, what, outcome, at=self.requested_at)
 
     def events(self, session: Session) -> list[Event]:
-        """Return the events to write in a transaction: the request's event, if this is its first change; and acts."""
+        """Return a transaction's events: its acts, and the request's event if this is the request's first change."""
         changes = self.scope["method"] not in ("GET", "HEAD", "OPTIONS")
         self._writing = changes and not self.written and is_logged(self.scope)
         own = [self.event(Outcome.ALLOWED)] if self._writing else []
@@ -228,7 +228,7 @@ class Note(Recorder):
 
 @dataclass(eq=False)
 class Audit(Middleware):
-    """Middleware: one event per request; 503 if the log is required and cannot be written."""
+    """Middleware that logs one event per request. It responds 503 if the log is required and cannot be written."""
 
     writer: EventWriter
 

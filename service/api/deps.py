@@ -1,4 +1,4 @@
-"""Dependencies of routes: the running service, the caller by key or session cookie, a page, an idempotency key."""
+"""Dependencies of routes: running service, caller (by key or session cookie), page parameters, idempotency key."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def identify(service: Service, request: Request, token: str) -> Principal:
 
 
 def require_same_origin(request: Request) -> None:
-    """Raise Forbidden if another site sent the request, by Origin or Sec-Fetch-Site.
+    """Raise Forbidden if the header Origin or Sec-Fetch-Site shows that another site sent the request.
 
     Our origin is that of `Settings.public_url`. If that is empty, our origin is the requested host with any scheme.
     """
@@ -110,13 +110,13 @@ def require_same_origin(request: Request) -> None:
 
 
 def require_token(token: str, expected: str) -> None:
-    """Raise Forbidden unless a request has its session's form token."""
+    """Raise Forbidden unless the request contains the form token (CSRF token) of its session."""
     if not hmac.compare_digest(token.encode(), expected.encode()):
         raise Forbidden("This page is from an earlier session. Reload it and try again.")
 
 
 def is_secure(request: Request) -> bool:
-    """Return whether browsers use HTTPS. If so, the session cookie is marked secure."""
+    """Return whether browsers reach the service over HTTPS. If so, the session cookie is marked secure."""
     public_url: str = request.app.state.settings.public_url
     return public_url.startswith("https:") or request.url.scheme == "https"
 

@@ -42,7 +42,7 @@ UNIX_SOCKET = "unix"
 
 
 def client_address(request: Request) -> str:
-    """Return the address for a client's limit, as reported by a trusted proxy (`Settings.trusted_proxies`)."""
+    """Return the address by which a client is limited. Trusted proxies report it (`Settings.trusted_proxies`)."""
     if request.client is None:
         return UNIX_SOCKET
     try:
@@ -68,7 +68,7 @@ def is_own_machine(request: Request) -> bool:
 
 
 class Window(NamedTuple):
-    """The rest of a limit after a request."""
+    """The remaining requests of a rate limit after one request."""
 
     allowed: bool
     remaining: int
@@ -157,8 +157,8 @@ class Rates:
 class WrongKeys:
     """Limits invalid keys by address, and more strictly by address and claimed key id.
 
-    A valid key always works, so no client can lock out others at its address. Guessing a 256-bit token is infeasible
-    even without limits: they protect the log from programs that repeat failing requests.
+    A valid key always works, so no client can lock out others at its address. The limits protect the log from programs
+    that repeat failing requests. Guessing a 256-bit token is infeasible even without limits.
     """
 
     limiter: Limiter = field(default_factory=Limiter)

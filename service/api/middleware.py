@@ -64,7 +64,7 @@ class Middleware(ABC):
 
 
 class CommonHeaders(Middleware):
-    """Adds request id, rate limit and default security headers; pages set their own policy.
+    """Adds request id, rate limit and default security headers; pages set their own security policy.
 
     The request id is the client's X-Request-Id, if valid, or random. Log lines also contain it.
     """
@@ -212,14 +212,14 @@ class WaitingRoom:
 
 @dataclass(eq=False)
 class Gate(Middleware):
-    """Limits concurrent requests, except liveness checks, and receives their bodies.
+    """Limits concurrent requests and receives their bodies. Liveness checks are not limited.
 
     A request with an incomplete body does not count: it waits in a `WaitingRoom`, so that slow clients cannot block
     others. A request whose response has started does not count either: the server closes stalled connections.
 
-    The limits of bodies apply to received bytes, not to Content-Length: `body_bytes_max`, and BODY_BYTES_MAX for a
-    route without `body_limit`. A request with an invalid Host, path or framing is rejected, and its connection is
-    closed.
+    Body limits apply to received bytes, not to Content-Length. A route's limit is set by `body_limit`, or is
+    BODY_BYTES_MAX; it never exceeds `body_bytes_max`. A request with an invalid Host, path or framing is rejected, and
+    its connection is closed.
     """
 
     limits: GateLimits = GateLimits()

@@ -218,7 +218,7 @@ def problem_response(
 
 
 def describe_error(error: ObscuraError) -> tuple[str, Mapping[str, Any], Mapping[str, str]]:
-    """Return the message, numbers and headers of the response to an error. Log details meant only for the operator."""
+    """Return the message, numbers and headers of the response to an error. Log details for the operator only."""
     if error.code in OPERATOR_ONLY:
         get_logger(__name__).error("operator_needed", code=error.code, message=error.message, **error.numbers)
         return OPERATOR_ONLY[error.code], {}, _RETRY_HEADERS[error.code]

@@ -26,7 +26,7 @@ DRAIN_SECONDS_MAX = 1.0
 class UploadLimits(SlotLimits):
     """Limits for the uploads of one process. Time that the service itself needs does not count.
 
-    A client must send `window_seconds * bytes_per_second_min` bytes in each window, and the body within `seconds_max`.
+    In each window, a client must send `window_seconds * bytes_per_second_min` bytes; in `seconds_max`, the whole body.
     """
 
     noun: ClassVar[str] = "upload"
@@ -53,7 +53,7 @@ class Body:
     _ended: bool = False
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield the body in order. Raise UploadStalled if it is too slow, InvalidInput if the client disconnects."""
+        """Yield the body in order. Raise UploadStalled for a slow body, InvalidInput if the client disconnects."""
         waited, limits = 0.0, self.limits
         while not self._ended:
             started = time.monotonic()

@@ -105,7 +105,7 @@ _APPROVED = select(*(getattr(Decision, name) for name in ("id", "account_id", *_
 
 
 def find_orphans(session: Session) -> Iterator[Finding]:
-    """Yield entries without an account, holds not opened by exactly one entry, and jobs whose hold is missing."""
+    """Yield findings for entries without an account, holds without exactly one first entry, and jobs without a hold."""
     for row in session.execute(_WITHOUT_ACCOUNT):
         message = f"There are entries of account {row.account_id}, which does not exist."
         yield Finding(FindingCode.ORPHAN_ENTRIES, message, row.account_id, row.sequence)
@@ -143,9 +143,9 @@ def find_unapproved_raises(session: Session) -> Iterator[Finding]:
 
 
 def find_unpaid_releases(session: Session, trusted: Mapping[str, bytes]) -> Iterator[Finding | None]:
-    """Yield a finding, or None, for each release.
+    """Yield one value for each release: a finding if the release was not paid for, otherwise None.
 
-    Its capture must list its artifact, and its receipt must be the signed copy of that capture (I7).
+    A release's CAPTURE entry must list its artifact, and its receipt must be the signed copy of that entry (I7).
     """
     after = ""
     while page := session.execute(_RELEASES, {"after": after}).all():
@@ -164,9 +164,9 @@ def _unpaid_release(row: Row[Any], trusted: Mapping[str, bytes]) -> Finding | No
     try:
         statement = check_receipt(read_object(row.receipt), trusted)
         if statement["release_id"] != row.id:
-            raise SignatureRefused("It names another release.")
+            raise SignatureRefused("The receipt names another release.")
         if (statement["entry"]["sequence"], statement["entry_hash"]) != (row.sequence, row.hash):
-            raise SignatureRefused("It contains another entry than the one that paid for the release.")
+            raise SignatureRefused("The receipt contains a different entry from the one that paid for the release.")
     except SignatureRefused as error:
         message = f"The receipt of release {row.id} is refused. {error.message}"
         return Finding(FindingCode.RECEIPT_MISMATCH, message, row.account_id, row.sequence)
@@ -287,7 +287,7 @@ def _changed_releases(
 
 
 def _digest(function: Callable[..., Any], *values: Any) -> Any:
-    """Return a digest; None, which no entry contains, if the values cannot be hashed."""
+    """Return the digest of some values, or None if they cannot be hashed. No entry contains None."""
     try:
         return function(*values)
     except (TypeError, ValueError, RecursionError):

@@ -48,7 +48,7 @@ class DataFolder:
 
 
 def read_data_folder(storage: Storage, journals: Collection[str] | None = None) -> DataFolder:
-    """Read a data folder with the journals of these jobs; None: of all. Call it before the snapshot of the database."""
+    """Read a data folder with the journals of some jobs (None: of all). Call it before the snapshot of the database."""
     if journals is None:
         read = {job_id: shown for job_id, shown in all_journalled(storage).items() if is_id(job_id, "job")}
         names = frozenset(read)
@@ -76,7 +76,7 @@ def jobs_with_open_holds(session: Session) -> Collection[str]:
 
 
 def unknown_to(session: Session, folder: DataFolder) -> dict[str, frozenset[str]]:
-    """Return the releases, samples, journals and receipts whose job, sample or account the database lacks, by kind."""
+    """Return, by kind, the releases, samples, journals and receipts whose job, sample or account the database lacks."""
     unknown = {}
     for name, table in (("releases", Release), ("samples", Sample), ("journals", Job), ("receipts", Account)):
         ids: frozenset[str] = getattr(folder, name)
@@ -88,7 +88,7 @@ def unknown_to(session: Session, folder: DataFolder) -> dict[str, frozenset[str]
 
 @dataclass(frozen=True)
 class Accepted:
-    """The proofs that the ACCEPT entries of all logs account for."""
+    """Proofs of spending and uploads that ACCEPT entries already account for."""
 
     journals: Counter[tuple[str, str]] = field(default_factory=Counter)  # nano-units by job and account
     jobs: set[str] = field(default_factory=set)  # jobs whose journals are accounted for
@@ -98,7 +98,7 @@ class Accepted:
 
 
 def read_accepted(session: Session, account_id: str | None = None) -> Accepted:
-    """Return the proofs that all logs account for, or only the log of one account."""
+    """Return the proofs that ACCEPT entries account for: in all logs, or only in the log of one account."""
     accepted = Accepted()
     entries = select(Entry.account_id, cast(Entry.details, Text)).where(ACCEPTS_A_LOSS)
     if account_id is not None:
@@ -117,7 +117,7 @@ def read_accepted(session: Session, account_id: str | None = None) -> Accepted:
 
 @dataclass(frozen=True)
 class Shortfall:
-    """The cost of the releases in a job's journal, and the part that is neither charged nor in an ACCEPT entry."""
+    """The cost of a job's releases in its journal, and the part that no charge and no ACCEPT entry covers."""
 
     account_id: str | None  # None if the journal has no charge
     shown_nano: int
@@ -176,7 +176,7 @@ def find_unrecorded(session: Session, storage: Storage, folder: DataFolder) -> I
         if job_id in gaps.unknown:
             yield Finding(FindingCode.JOURNAL_UNKNOWN, f"{message}the job is not in the database: {_WHY}")
         else:
-            message += f"the ledger lacks {short.missing_nano} of them, so it is older than the journal."
+            message += f"the ledger lacks {short.missing_nano} of these nano-units, so it is older than the journal."
             yield Finding(FindingCode.JOURNAL_AHEAD, message, short.account_id)
     for name in sorted(gaps.releases):
         message = f"There is a folder of release {name}, but its job is not in the database: {_WHY}"
@@ -205,7 +205,7 @@ class Loss:
 
 
 def find_losses(session: Session, storage: Storage, folder: DataFolder, proofs: Proofs) -> dict[str, Loss]:
-    """Return the losses of a database by account. Take the database's snapshot after reading the folder and proofs."""
+    """Return each account's `Loss`. Take the database's snapshot after reading the folder and the proofs."""
     kept, gaps, accepted = proofs.kept, find_gaps(session, storage, folder), read_accepted(session)
     found: dict[str, Loss] = {}
 

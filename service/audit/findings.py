@@ -1,4 +1,4 @@
-"""Findings of a verification (a closed set of codes) and the stops they cause. No hold is armed during a stop."""
+"""Findings of a verification (a closed set of codes), and stops: no job of a stopped account can open private data."""
 
 from __future__ import annotations
 
@@ -102,13 +102,13 @@ class Report:
 
     @property
     def stops(self) -> bool:
-        """Return whether any finding stops arming."""
+        """Return whether any finding must keep jobs from opening private data."""
         return any(finding.stops for finding in self.findings)
 
 
 @dataclass(eq=False)
 class Fault(Exception):
-    """The first bad entry of a log. Without a sequence number, it is the entry after the last one replayed."""
+    """The first bad entry of a log. If `sequence` is None, this is the entry after the last replayed entry."""
 
     code: FindingCode
     message: str
@@ -130,7 +130,7 @@ def exactly(kind: type[Value], value: Any) -> Value:
 def stop_arming(session: Session, findings: Iterable[Finding], *, now: datetime) -> int:
     """Stop the accounts that the findings concern; return the number of new stops.
 
-    The first finding of each scope remains, unless a later finding locks the installation and the first does not.
+    A stop keeps its first finding, unless only a later finding locks the installation.
     """
     new = 0
     for finding in findings:
@@ -152,20 +152,20 @@ def stop_arming(session: Session, findings: Iterable[Finding], *, now: datetime)
 
 
 def stop_restored(session: Session, *, now: datetime) -> None:
-    """Stop every account of a database restored without its files, until its losses are accepted."""
+    """Stop every account of a database restored without its files. `end_restored` lifts the stop of one account."""
     message = "The database was restored without its files: spending after the backup is missing."
     accounts = session.scalars(select(Account.id).order_by(Account.id)).all()
     stop_arming(session, [Finding(FindingCode.RESTORED, message, account_id) for account_id in accounts], now=now)
 
 
 def end_restored(session: Session, account_id: str) -> None:
-    """Remove the stop that `stop_restored` set from an account whose losses are accepted."""
+    """Lift the stop that `stop_restored` put on an account. Call it once admins have accepted what the restore lost."""
     code = ArmingStop.code == FindingCode.RESTORED.value
     session.execute(delete(ArmingStop).where(ArmingStop.scope == account_id, code))
 
 
 def clear_stops(session: Session) -> int:
-    """Remove stops after a full verification without a stopping finding; return their number.
+    """Remove the stops and return their number. Call it only after a full verification without a stopping finding.
 
     Stops set by `stop_restored` remain, because no verification can find lost entries.
     """

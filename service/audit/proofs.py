@@ -57,7 +57,7 @@ _MISSING = (
 
 @dataclass(frozen=True)
 class Witness:
-    """A signed log entry, with the account's spending up to it, if known; `source` is for messages."""
+    """A signed log entry, with the account's spending so far, if known. `source` names its document in messages."""
 
     account_id: str
     sequence: int
@@ -84,7 +84,7 @@ def make_receipt(session: Session, capture: Entry, *, release_id: str, key: Sign
 
 
 def check_receipt(document: object, trusted: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return the statement of a receipt, after a check of its type, signature and consistency.
+    """Return the statement of a receipt, after checking its type, signature and consistency.
 
     Raise SignatureRefused if it is malformed or contradictory, or no trusted key (by fingerprint) has signed it.
     """
@@ -103,7 +103,7 @@ def check_receipt(document: object, trusted: Mapping[str, bytes]) -> dict[str, A
     except (KeyError, TypeError, ValueError):
         sound = False
     if not sound:
-        raise SignatureRefused("Its parts contradict each other.")
+        raise SignatureRefused("The fields of the receipt contradict each other.")
     return statement
 
 
@@ -164,12 +164,12 @@ class Signed:
 
 
 def newest_checkpoint(session: Session) -> Checkpoint | None:
-    """Return the newest checkpoint, unchecked."""
+    """Return the newest checkpoint without checking it."""
     return session.scalar(select(Checkpoint).order_by(Checkpoint.sequence.desc()).limit(1))
 
 
 def checkpoint_due(session: Session, *, now: datetime) -> bool:
-    """Return whether there are new entries, and the newest checkpoint is an hour or CHECKPOINT_ENTRIES old."""
+    """Return whether CHECKPOINT_ENTRIES entries are new, or any entry is new and the newest checkpoint an hour old."""
     try:
         newest = newest_checkpoint(session)
     except ValueError:  # unreadable, which verification reports
@@ -182,7 +182,7 @@ def checkpoint_due(session: Session, *, now: datetime) -> bool:
 
 
 def write_checkpoint(session: Session, *, heads: Mapping[str, Any], key: SigningKey, now: datetime) -> Checkpoint:
-    """Sign and store heads that were just verified: [sequence, hash, spent_nano] of the newest entry, by account.
+    """Sign and store verified heads: a map from account id to [sequence, hash, spent_nano] of the newest entry.
 
     Raise IntegrityError if another process has written this checkpoint.
     """
@@ -206,7 +206,9 @@ def write_checkpoint(session: Session, *, heads: Mapping[str, Any], key: Signing
 
 
 def keep_checkpoint(storage: Storage, checkpoint: Checkpoint, trusted: Mapping[str, bytes]) -> bool:
-    """Store a committed checkpoint beside the database. Return False if a newer one is stored or the key is unknown."""
+    """Store a committed checkpoint beside the database. Return False if its key is not trusted, or a newer checkpoint
+    is stored.
+    """
     public = trusted.get(checkpoint.key_id)
     if public is None:
         return False
@@ -230,7 +232,7 @@ class Proofs:
 
 
 def read_proofs(storage: Storage, trusted: Mapping[str, bytes], given: Sequence[Path] = ()) -> Proofs:
-    """Read the stored receipts and checkpoint, and the receipts in `given`. Call it before taking the snapshot."""
+    """Read the stored receipts and checkpoint, and the receipts in `given`. Call it before the database's snapshot."""
     proofs = Proofs()
     receipts = [(f"{of}.json", of, partial(document_in, held)) for of, held in kept_receipts(storage).items()]
     for name, account_id, read in (*receipts, *((path.name, None, partial(read_document, path)) for path in given)):
@@ -265,7 +267,7 @@ def check_checkpoints(
 
     Args:
         kept: the checkpoint stored beside the database, which the database must also contain.
-        newest_alone: skip the older checkpoints, and the link to them.
+        newest_alone: check only the newest checkpoint, without its link to older checkpoints.
     """
     witnesses: dict[tuple[str, int, str], Witness] = {}
     findings: list[Finding] = []
@@ -307,7 +309,7 @@ def _check_checkpoint(row: Row[Any], before: Signed, trusted: Mapping[str, bytes
         raise SignatureRefused("is missing")
     public = trusted.get(row.key_id)
     if public is None:
-        raise SignatureRefused("is signed by a key that is not trusted here")
+        raise SignatureRefused("is signed by a key that this service does not trust")
     try:
         heads = json.loads(row.heads)
         canonical = canonical_json(heads).decode("ascii") == row.heads
@@ -321,7 +323,7 @@ def _check_checkpoint(row: Row[Any], before: Signed, trusted: Mapping[str, bytes
         document = {"statement": statement, "public_key": public.hex(), "signature": row.signature}
         check_signed(document, format=CHECKPOINT_FORMAT, version=VERSION, trusted=trusted)
     except SignatureRefused:
-        raise SignatureRefused("does not have a valid signature of its key") from None
+        raise SignatureRefused("has no valid signature by the key that it names") from None
     if row.previous_hash != before.hash and before.hash:
-        raise SignatureRefused("does not link to the checkpoint before it")
+        raise SignatureRefused("does not contain the hash of the checkpoint before it")
     return Signed(row.sequence, digest, heads)

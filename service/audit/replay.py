@@ -30,7 +30,7 @@ _OF_HOLDS = frozenset({EntryKind.HOLD, EntryKind.ARM, EntryKind.CHARGE, EntryKin
 
 
 class Line(NamedTuple):
-    """A stored entry; `created_at` is in its hashed form, and `details` is parsed from `text`."""
+    """A stored entry. `created_at` has the form that is hashed; `details` is parsed from `text`."""
 
     sequence: int
     kind: str
@@ -66,7 +66,7 @@ def _text(value: str | None) -> str:
 
 @dataclass
 class Prices:
-    """Recomputes prices of events from their public parameters and a filter, with a cache."""
+    """Recomputes prices of events from their public parameters and the account's privacy filter, with a cache."""
 
     filter: Filter | None = None
     _known: dict[tuple[Any, ...], int] = field(default_factory=dict)
@@ -74,12 +74,12 @@ class Prices:
     def check_hold(self, amount_nano: int, details: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
         """Compare a hold's amount with the price of the stages of its plan; return the stages by name."""
         stages, total = details.get("stages") or (), 0
-        require(bool(stages), FindingCode.PRICE_UNKNOWN, "does not name the stages that its hold pays for")
+        require(bool(stages), FindingCode.PRICE_UNKNOWN, "does not name the stages that the hold pays for")
         for stage in stages:
             event = event_from_json(stage["event"])
             self._check(replace(event, count=event.count + exactly(int, stage.get("repeats", 0))), stage["cost_nano"])
             total += stage["cost_nano"]
-        require(total == amount_nano, _PRICE, "holds another amount than its stages cost")
+        require(total == amount_nano, _PRICE, "holds an amount that differs from the cost of its stages")
         return {stage["name"]: stage for stage in stages}
 
     def check_charge(
@@ -87,7 +87,7 @@ class Prices:
     ) -> None:
         """Compare a charge with the price of its event, and the event with the planned event.
 
-        `made` is the number of earlier releases of a stage priced as a whole.
+        For a stage priced as a whole, `made` is the number of its earlier releases.
         """
         require(details.get("event") is not None, FindingCode.PRICE_UNKNOWN, "does not name the event that it pays for")
         event, planned = event_from_json(details["event"]), stages.get(details["stage"])
@@ -101,7 +101,7 @@ class Prices:
             and details.get("released", {}).get(details["stage"]) == made + event.count
             and amount_nano == (0 if made else planned["cost_nano"]),
             _PRICE,
-            "pays for more releases than its stage has, or another price than the stage costs",
+            "pays for more releases than its stage has, or does not pay exactly the stage's price",
         )
 
     def _check(self, event: Event, cost_nano: int) -> None:
@@ -115,7 +115,7 @@ class Prices:
         require(
             abs(exactly(int, cost_nano) - wanted_nano) <= slack_nano,
             _PRICE,
-            f"states the price {cost_nano}, but its parameters cost {wanted_nano}",
+            f"states the price {cost_nano}, but its event costs {wanted_nano}",
         )
 
 
@@ -154,9 +154,7 @@ class HoldReplay:
         """Apply a CHARGE entry. Its price is checked only if `prices` is given."""
         require(self.state is HoldState.ARMED, _REFUSED, "charges a hold that is not armed")
         details = line.details
-        require(
-            details["attempt"] == self.armed_attempt, _REFUSED, "charges for an attempt that has not armed the hold"
-        )
+        require(details["attempt"] == self.armed_attempt, _REFUSED, "charges for an attempt that did not arm the hold")
         made = self.released.get(details["stage"], 0)
         if details["stage"] in details.get("released", {}):
             self.released[details["stage"]] = made + exactly(int, details["event"]["count"])
@@ -172,7 +170,7 @@ class HoldReplay:
 
     def _check_counts(self, line: Line) -> None:
         counts = line.details.get("released", {})
-        require(counts == self.released, _AMOUNT, "states another number of releases than its hold has paid for")
+        require(counts == self.released, _AMOUNT, "states a wrong number of releases paid by its hold")
 
     def capture(self, line: Line) -> None:
         details = line.details
@@ -182,7 +180,7 @@ class HoldReplay:
             and details["returned_nano"] == self.amount_nano - self.charged_nano
             and exactly(int, details["attempt"]) >= self.armed_attempt,
             _AMOUNT,
-            "captures another amount than was charged",
+            "captures an amount that differs from the charges",
         )
         require(
             details["artifact_sha256"] is None or self.charged_nano > 0,
@@ -193,12 +191,12 @@ class HoldReplay:
 
     def give_back(self, line: Line) -> None:
         require(self.state is HoldState.HELD, _REFUSED, "returns a hold that was armed")
-        require(line.amount_nano == self.amount_nano, _AMOUNT, "returns another amount than was held")
+        require(line.amount_nano == self.amount_nano, _AMOUNT, "returns an amount that differs from the held amount")
         self.state = HoldState.RETURNED
 
 
 def replay_hold(account_id: str, lines: list[Line]) -> HoldReplay | None:
-    """Replay a job's entries, oldest first. Return the open hold; None if it was closed, or no HOLD comes first.
+    """Replay a job's entries, oldest first. Return the hold; None if it was closed or no HOLD entry comes first.
 
     Raise Fault if the entries contradict each other. Prices are not checked again: the checkpoint covers them.
     """
@@ -246,7 +244,7 @@ class LogReplay:
         expected = self.sequence + 1
         require(line.sequence == expected, FindingCode.ENTRY_MISSING, f"entry {expected} is missing")
         check_hash(self.account_id, line)
-        require(line.previous_hash == self.hash, FindingCode.CHAIN_BROKEN, "does not link to the entry before it")
+        require(line.previous_hash == self.hash, FindingCode.CHAIN_BROKEN, "lacks the hash of the entry before it")
         try:
             self._take(line)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, PrivacyError) as error:
@@ -255,7 +253,7 @@ class LogReplay:
             (line.capacity_nano, line.spent_nano, line.reserved_nano)
             == (self.capacity_nano, self.spent_nano, self.reserved_nano),
             FindingCode.BALANCE_MISMATCH,
-            "states other balances than the sums of the entries up to here",
+            "states balances that differ from the sums of the entries up to this one",
         )
         require(
             self.frozen or self.spent_nano + self.reserved_nano <= self.capacity_nano,  # I1, I13
@@ -267,8 +265,8 @@ class LogReplay:
     def _take(self, line: Line) -> None:
         kind = EntryKind(line.kind)
         opens = kind is EntryKind.OPEN
-        require(opens == (line.sequence == 1), _REFUSED, "opens the account again, or does not open it")
-        require(kind in _OF_HOLDS or line.hold_id is None, _REFUSED, "names a hold, but is of a kind without holds")
+        require(opens == (line.sequence == 1), _REFUSED, "opens the account twice, or is first and does not open it")
+        require(kind in _OF_HOLDS or line.hold_id is None, _REFUSED, "names a hold, but entries of this kind have none")
         match kind:
             case EntryKind.OPEN:
                 self.terms = {name: line.details[name] for name in TERMS}
@@ -284,7 +282,7 @@ class LogReplay:
                 self._limit(line)
             case EntryKind.FREEZE:
                 self.frozen = exactly(bool, line.details["frozen"])
-                require(line.amount_nano == 0, _AMOUNT, "turns the freeze switch, but states an amount")
+                require(line.amount_nano == 0, _AMOUNT, "freezes or unfreezes the account, but states an amount")
             case EntryKind.ACCEPT:
                 require(line.amount_nano >= 0, _AMOUNT, "accepts a negative amount")
                 self.spent_nano += line.amount_nano
@@ -292,7 +290,7 @@ class LogReplay:
                 require(
                     exactly(bool, line.details["frozen"]) == self.frozen,
                     _REFUSED,
-                    "accepts spending, and states a wrong freeze switch",
+                    "accepts spending, but states wrongly whether the account is frozen",
                 )
             case _:
                 assert_never(kind)
@@ -300,7 +298,7 @@ class LogReplay:
     def _limit(self, line: Line) -> None:
         details = line.details
         require(
-            details["epsilon_before"] == self.epsilon, _CAPACITY, "changes the limit, and states a wrong earlier limit"
+            details["epsilon_before"] == self.epsilon, _CAPACITY, "changes the limit, but states a wrong earlier limit"
         )
         require(
             details["epsilon"] < self.epsilon or _two_people_agreed(details),
@@ -318,11 +316,11 @@ class LogReplay:
         self._set_limit(line)
         frozen = self.frozen or self.spent_nano + self.reserved_nano > self.capacity_nano  # I13
         same = exactly(bool, details["frozen"]) == frozen
-        require(same, _REFUSED, "changes the limit, and states a wrong freeze switch")
+        require(same, _REFUSED, "changes the limit, but states wrongly whether the account is frozen")
         self.frozen = frozen
 
     def use_filter(self) -> Filter:
-        """Compute prices with this account's filter from now on."""
+        """Open this account's privacy filter, and compute all later prices with it."""
         self.prices.filter = by = open_filter(self.epsilon, self.terms["delta"], self.rate, self.base)
         return by
 
@@ -333,7 +331,7 @@ class LogReplay:
             abs(line.capacity_nano - wanted_nano) <= 2 + FLOAT_TOLERANCE * wanted_nano
             and line.amount_nano == line.capacity_nano,
             _CAPACITY,
-            f"states the capacity {line.capacity_nano}, but its limit has the capacity {wanted_nano}",
+            f"states the capacity {line.capacity_nano}, but its limit implies the capacity {wanted_nano}",
         )
         self.capacity_nano = line.capacity_nano
 
@@ -380,7 +378,7 @@ class LogReplay:
 
 
 def _two_people_agreed(details: Mapping[str, Any]) -> bool:
-    """Return whether two people agreed with a key each, and the approver was an admin when the request was made."""
+    """Return whether two people agreed, each with a key, and the approver was an admin when the request was made."""
     pairs = ("requested_with", "approved_with"), ("requested_by", "approved_by")
     named = [(details.get(first), details.get(second)) for first, second in pairs]
     admitted_at, requested_at = details.get("approver_admitted_at"), details.get("requested_at")

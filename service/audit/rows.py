@@ -119,7 +119,7 @@ def savepoint(session: Session) -> Iterator[None]:
 
 
 def accounts_after(session: Session, account_id: str) -> Sequence[Row[Any]]:
-    """Return a page of account rows, by id."""
+    """Return a page of account rows, ordered by id."""
     statement = text(_ACCOUNTS.format(created_at=_time(session, "created_at")))
     return session.execute(statement, {"after": account_id, "rows": ACCOUNTS_PER_PAGE}).all()
 
@@ -196,7 +196,7 @@ def with_marks(session: Session) -> Iterator[None]:
 
 
 def moment(stored: object) -> str | None:
-    """Return a stored time in its hashed form; None if the value is not a stored time."""
+    """Return a stored time in the form that is hashed; None if the value is not a stored time."""
     if type(stored) is not str or len(stored) != _TIME_CHARACTERS or stored[10] != " ":
         return None
     return f"{stored[:10]}T{stored[11:]}+00:00"

@@ -51,7 +51,7 @@ class SigningKey:
         return hashlib.sha256(self.public).hexdigest()
 
     def sign(self, statement: Mapping[str, Any]) -> dict[str, Any]:
-        """Add the fingerprint to a statement as `key_id`, and return it signed."""
+        """Add the fingerprint to a statement as `key_id`, and return the signed statement."""
         signed = {**statement, "key_id": self.key_id}
         signature = self.private.sign(canonical_json(signed))
         return {"statement": signed, "public_key": self.public.hex(), "signature": signature.hex()}
@@ -117,28 +117,28 @@ def trusted_keys(path: Path) -> dict[str, bytes]:
 
 
 def check_signed(document: object, *, format: str, version: int, trusted: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return the statement of a signed document, after a check of its type, format, key and signature.
+    """Return the statement of a signed document, after checking its type, format, key and signature.
 
     Raise SignatureRefused if it is malformed, or no trusted key (by fingerprint) has signed it.
     """
     if not isinstance(document, dict) or set(document) != {"statement", "public_key", "signature"}:
-        raise SignatureRefused("It is not a signed statement.")
+        raise SignatureRefused("The document is not a signed statement.")
     statement = document["statement"]
     if not isinstance(statement, dict) or (statement.get("format"), statement.get("version")) != (format, version):
         raise SignatureRefused(f"It is not a statement of the format {format!r}, version {version}.")
     key_id = statement.get("key_id")
     public = trusted.get(key_id) if isinstance(key_id, str) else None
     if public is None:
-        raise SignatureRefused("It is signed by a key that is not trusted here.")
+        raise SignatureRefused("The document is signed by a key that this service does not trust.")
     if document["public_key"] != public.hex():
-        raise SignatureRefused("Its public key is not the one that its fingerprint names.")
+        raise SignatureRefused("The document's public key does not match the fingerprint in its statement.")
     try:
         signature = bytes.fromhex(document["signature"])
         if signature.hex() != document["signature"]:  # reject other spellings of the same hex
             raise ValueError
         Ed25519PublicKey.from_public_bytes(public).verify(signature, canonical_json(statement))
     except (InvalidSignature, ValueError, TypeError):
-        raise SignatureRefused("Its signature does not match.") from None
+        raise SignatureRefused("The document's signature does not match its statement.") from None
     return statement
 
 
@@ -169,7 +169,7 @@ def bytes_of(document: Mapping[str, Any]) -> bytes:
 
 
 def keep_newer(storage: Storage, name: str, document: Mapping[str, Any], age_of: Callable[[Any], Any]) -> bool:
-    """Store a signed document with the receipts, unless the stored one is unreadable, or at least as new by `age_of`.
+    """Store a signed document beside the receipts, unless the stored one is unreadable, or by `age_of` at least as new.
 
     An unreadable file may be evidence: verification reports it, and nothing overwrites it. Return True if the document
     was written.

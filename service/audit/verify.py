@@ -1,4 +1,4 @@
-"""Recompute the whole ledger from its entries, and compare it with every row and signature that repeats part of it.
+"""Recompute the ledger from its entries, and compare the result with all rows and signatures that repeat a part of it.
 
 Read only. Run it in a snapshot (`transaction(..., snapshot=True)`). Read receipts before that transaction begins, so
 that they cannot be newer than the snapshot.
@@ -131,7 +131,7 @@ class _Reading:
             self.witnesses.setdefault(witness.account_id, {}).setdefault(witness.sequence, []).append(witness)
 
     def account(self, row: Row[Any]) -> None:
-        """Replay one account's log, and compare its row, its holds and its witnesses."""
+        """Replay an account's log, and compare it with its row, its holds, and the entries that signatures prove."""
         self.accounts += 1
         if not is_id(str(row.id), "acc"):
             message = "The id of an account does not have the form of an account id."
@@ -224,13 +224,13 @@ class _Reading:
             missing = f"entry {log.sequence + 1} is missing"
             return self._found(FindingCode.ENTRY_MISSING, log, log.sequence + 1, missing)
         if (row.head_sequence, row.head_hash) != (log.sequence, log.hash):
-            what = "is not the head that the account's row names"
+            what = "is not the newest entry that the account's row names"
             return self._found(FindingCode.ACCOUNT_MISMATCH, log, log.sequence, what)
         replayed = {name: getattr(log, name) for name in _OF_ACCOUNT} | log.terms
         differing = sorted(name for name, value in replayed.items() if getattr(row, name) != value)
         differing += ["created_at"] if moment(row.created_at) != log.created_at else []
         if differing:
-            what = f"implies other values than the account's row has: {', '.join(differing)}"
+            what = f"implies values that differ from the account's row: {', '.join(differing)}"
             return self._found(FindingCode.ACCOUNT_MISMATCH, log, log.sequence, what)
         return True
 
@@ -276,7 +276,7 @@ class _Reading:
 
 
 class _Contradicted(Exception):
-    """The log contradicts a witness, which is the argument."""
+    """The log contradicts the exception's argument: an entry that a signature proves."""
 
 
 def _compare(witnesses: Iterable[Witness], digest: str | None) -> None:

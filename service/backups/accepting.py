@@ -1,4 +1,4 @@
-"""Accept the losses of a restored database: admins record the spending and the uploads that storage proves.
+"""Accept a restored database's losses: admins record spending and uploads that it lacks and storage proves.
 
 The spending becomes an entry in the account's log. Uploads are fingerprinted again, so that no image gets a second
 budget. After the last account, withdrawals are applied again and the installation is unlocked.
@@ -73,7 +73,7 @@ def accept(
         token: an API key of an admin of the installation.
         reason: recorded in the log.
         given: receipts from users, which may prove more spending.
-        epsilon: record at least this epsilon.
+        epsilon: record at least this epsilon as spent.
         without_images: accept that images and subjects of some uploads cannot be recognised any more.
     """
     reason = short_reason(reason)
@@ -144,7 +144,9 @@ def _loss_of(settings: Settings, factory: SessionFactory, account_id: str, given
     losses = inspection.find_losses(settings, factory, given)
     if account_id not in losses:
         names = ", ".join(losses) or "no account"
-        raise NotFound(f"Account {account_id} lacks nothing. Accounts with missing spending or uploads: {names}.")
+        raise NotFound(
+            f"Nothing of account {account_id} is missing. Accounts with missing spending or uploads: {names}."
+        )
     return losses[account_id]
 
 
@@ -204,7 +206,7 @@ def _fingerprint_uploads(
 def _record(
     session: Session, loss: data_folder.Loss, facts: dict[str, Any], epsilon: float | None, now: datetime
 ) -> int:
-    """Append the entry, mark the uploads as received, and discard trainings that would repeat their noise."""
+    """Append the ACCEPT entry, mark the uploads as received, and discard trainings that would repeat earlier noise."""
     account = ledger.lock_account(session, loss.account_id)
     if loss.known and account.head_sequence != loss.head_sequence:
         raise Conflict("The account's log has changed meanwhile. Nothing was recorded; run the command again.")

@@ -238,7 +238,7 @@ def find_images(
     *,
     download_seconds_max: float = DOWNLOAD_SECONDS_MAX,
 ) -> DemoImages:
-    """Find Fashion-MNIST, or fall back to the bundled digits and report this. `wanted` is one of the two, or None."""
+    """Find Fashion-MNIST, or fall back to the bundled digits and report this. `wanted` names one, or is None."""
     if wanted not in (None, "fashion-mnist", "digits"):
         raise CliError("--images takes fashion-mnist or digits.")
     if wanted != "digits":

@@ -26,7 +26,7 @@ ledger = typer.Typer(
 )
 Receipts = Annotated[
     list[Path] | None,
-    typer.Option("--receipt", exists=True, dir_okay=False, help="A user's receipt to compare with; repeatable."),
+    typer.Option("--receipt", exists=True, dir_okay=False, help="A user's receipt to check; repeatable."),
 ]
 # The proofs of missing spending, by field of a `Loss`.
 PROOFS = {"journals": "journals", "witnesses": "signed entries", "releases": "releases", "datasets": "uploads"}
@@ -37,7 +37,7 @@ def verify(
     context: typer.Context,
     receipt: Receipts = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Leave out the files of the releases, and SQLite's check of its own file.")
+        bool, typer.Option("--quick", help="Skip the releases' files, and SQLite's integrity check.")
     ] = False,
     clear: Annotated[
         bool, typer.Option("--clear", help="If there are no findings, let stopped trainings read data again.")
@@ -88,10 +88,10 @@ def verify(
 def accept(
     context: typer.Context,
     account: Annotated[str, typer.Argument(help="The account's id, as `obscura ledger verify` lists it.")],
-    reason: Annotated[str, typer.Option("--reason", help="Kept in the log.")] = "restored from a backup",
+    reason: Annotated[str, typer.Option("--reason", help="Recorded in the log.")] = "restored from a backup",
     receipt: Receipts = None,
     epsilon: Annotated[
-        float | None, typer.Option("--epsilon", min=0.0, help="Record at least this much as spent.")
+        float | None, typer.Option("--epsilon", min=0.0, help="Record at least this epsilon as spent.")
     ] = None,
     without_images: Annotated[
         bool, typer.Option("--without-images", help="Accept that images whose keys are gone could get a second budget.")

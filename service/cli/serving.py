@@ -219,9 +219,10 @@ def serve(settings: Settings, output: Output) -> None:
 def server_config(
     app: FastAPI, *, connections_max: int, head_seconds: float = HEAD_SECONDS, grace_seconds: int = GRACE_SECONDS
 ) -> uvicorn.Config:
-    """Configure uvicorn: a limit on connections (new ones replace idle ones) and idle time, and no server header.
+    """Configure uvicorn: limit connections and their idle time, and send no server header.
 
-    `head_seconds` is the maximum time from opening, or the last response, to the end of the next head.
+    Above `connections_max`, a new connection replaces an idle one. `head_seconds` is the maximum time from a
+    connection's opening, or its last response, to the end of the next request's head.
     """
     settings: Settings = app.state.settings
     bounds = {"connections_max": connections_max, "head_seconds": head_seconds}

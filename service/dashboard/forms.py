@@ -44,7 +44,7 @@ class FieldsRefused(InvalidInput):
 
 
 def read_body(schema: type[Body], fields: Mapping[str, Any]) -> Body:
-    """Validate fields with a schema of the API; empty fields count as missing. Raise FieldsRefused."""
+    """Validate fields with an API schema; empty fields count as missing. Raise FieldsRefused if they are invalid."""
     try:
         return schema.model_validate({name: value for name, value in fields.items() if value not in ("", None, [])})
     except ValidationError as error:
@@ -54,7 +54,7 @@ def read_body(schema: type[Body], fields: Mapping[str, Any]) -> Body:
 
 
 def read_declaration(form: Mapping[str, str]) -> DatasetRequest:
-    """Return the request that declares a dataset. Raise FieldsRefused, also for class names that look personal."""
+    """Return the request that declares a dataset. Raise FieldsRefused for invalid fields and personal class names."""
     fields: dict[str, Any] = {name: form.get(name, "").strip() for name in DatasetRequest.model_fields}
     if not fields["account_id"]:
         raise FieldsRefused({"account_id": "Choose the account that protects the images."})
@@ -118,7 +118,7 @@ class Filters:
     before: Annotated[str | None, Query(max_length=64, description="Id of the last row on the previous page.")] = None
 
     def template_values(self, session: Session, path: str) -> dict[str, Any]:
-        """Return the template values that every list needs: filters, choices, position, and the filtered URL."""
+        """Return the template values that every list needs: filters, accounts, position, and the filtered URL."""
         chosen = {name: value for name, value in self._texts().items() if value}
         named = visible(session, Account, select(Account.id, Account.name))
         choices = named.order_by(Account.name).limit(ROWS_MAX)
@@ -133,9 +133,9 @@ class Filters:
         return {name: value for name, value in asdict(self).items() if name != "before"}
 
     def conditions(self, session: Session, table: Any, by: Sequence[str]) -> list[ColumnElement[bool]]:
-        """Return the conditions on a table with the columns `by`.
+        """Return the query conditions for a list of a table's rows. `by` names the filters that the list has.
 
-        Raise InvalidInput for unknown values, and for filters that the list does not have.
+        Raise InvalidInput for unknown values, and for filters outside `by`.
         """
         foreign = [name for name, value in self._texts().items() if value and name not in by]
         if foreign:

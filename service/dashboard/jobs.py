@@ -155,7 +155,7 @@ Chosen = Annotated[TrainingForm, Depends(read_query)]
 @router.get("/train")
 @router.get("/train/price")
 def plan_page(request: Request, service: Running, chosen: Chosen) -> HTMLResponse:
-    """Show the planning form, or only the price, for the slider's script."""
+    """Show the planning form. For the slider's script, show only the price."""
     price_alone = request.scope["path"].endswith("/price")
     wrong, message = dict[str, str](), ""
     viewer: Viewer = request.state.viewer
@@ -246,7 +246,7 @@ def job_list(request: Request, service: Running, filters: forms.Filtered) -> HTM
 @router.get("/jobs/{job_id}")
 @router.get("/jobs/{job_id}/part")
 def job(request: Request, service: Running, job_id: str) -> HTMLResponse:
-    """Show a job, or only the part that the script refreshes."""
+    """Show a job. For the page's script, show only the part that the script refreshes."""
     with transaction(service.factory, read_only=True) as session:
         view = views.view(session, job_id, service.clock())
     template = "_job.html" if request.scope["path"].endswith("/part") else "job.html"

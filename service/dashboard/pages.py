@@ -50,7 +50,7 @@ class SignInNeeded(Unauthorized):
 
 
 class AccountInDoubt(LedgerCorruption):
-    """The log of the page's only account contradicts its amounts."""
+    """The page shows one account, and the account's log contradicts its amounts."""
 
 
 class PageRoute(APIRoute):
@@ -91,7 +91,7 @@ def answer_unknown_with_pages(app: FastAPI) -> None:
             return await problem if isawaitable(problem) else problem
         missing = error.status_code == 404
         title = "Not found" if missing else "Invalid request"
-        message = "There is no page at this address." if missing else "This page does not accept such requests."
+        message = "There is no page at this address." if missing else "This page does not accept this kind of request."
         message = error.detail if error.status_code in (408, 503) else message
         response = page(request, "error.html", status_code=error.status_code, title=title, message=message)
         response.headers.update(HEADERS)
@@ -165,7 +165,7 @@ class Documentation(StaticFiles):
         self._headers = HEADERS | {"Content-Security-Policy": policy, "Cache-Control": "no-cache"}
 
     async def check_config(self) -> None:
-        """Accept a missing folder: then every page is missing."""
+        """Accept a missing folder; every page is then 404."""
 
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
         response = super().file_response(*args, **kwargs)

@@ -97,7 +97,7 @@ def sign_in(request: Request, service: Running, form: Form) -> Response:
 
 
 def login_page(request: Request, target: str, error: ObscuraError | None = None) -> HTMLResponse:
-    """Return the sign-in form with an error, and a link to the sign-in provider, if any."""
+    """Return the sign-in form with an error message. If there is a sign-in provider, the form has a link to it."""
     status, message = (200, None) if error is None else (STATUSES[error.code], error.message)
     provider = request.app.state.service.provider is not None
     response = page(request, "login.html", status_code=status, next=target, message=message, provider=provider)

@@ -158,7 +158,7 @@ def destroy_copies(settings: Settings, factory: SessionFactory) -> None:
 
 
 def is_outdated(name: str, newest: Mapping[str, str | None]) -> bool:
-    """Return whether a dataset's current content, in `newest`, is newer than the content with this name."""
+    """Return whether this content was rewritten. `newest` has the name of each dataset's current content."""
     present = newest.get(dataset_of(name) or "")
     return present is not None and version_of(name) < version_of(present)
 
@@ -202,9 +202,9 @@ def _options_of(dataset_id: str) -> list[ColumnElement[bool]]:
 
 
 def needs(dataset_id: str) -> ColumnElement[bool]:
-    """Select unfinished trainings on a dataset or with images from it, and other jobs that read it as a public dataset.
+    """Select unfinished trainings that use a dataset's images, and other jobs that read it as a public dataset.
 
-    Their processes may have it in memory. A training does not need its evaluation dataset.
+    These processes may have the images in memory. A training does not read its evaluation dataset.
     """
     training = and_(Job.kind == TRAIN, or_(Job.dataset_id == dataset_id, *_options_of(dataset_id)))
     public = and_(Job.kind != TRAIN, Job.evaluation_dataset_id == dataset_id)

@@ -1,4 +1,4 @@
-"""Fingerprints of images and subjects, so that none gets a second budget, and no private image is uploaded as public.
+"""Fingerprints of images and subjects, which prevent second budgets and uploads of private images as public.
 
 A fingerprint is the first 16 bytes of the HMAC-SHA256 of an image's shape and decoded pixels, under a secret of this
 installation. It finds equal decoded pixels in any file format, and with any label or order. An image that differs in
@@ -120,7 +120,7 @@ class Known:
 
 
 def at_least_as_strict(payer: Account, other: Account) -> bool:
-    """Return whether `payer` guarantees at least as much: the same unit and adjacency, and no larger epsilon or delta.
+    """Return whether `payer` has the same unit and adjacency as `other`, and no larger epsilon or delta.
 
     The remaining budget does not matter: an account without budget publishes nothing more.
     """
@@ -160,7 +160,7 @@ def fingerprint(batches: Iterable[Images], key: bytes) -> Fingerprints:
 
 
 def _all_along(images: Images, equal: Callable[[Images], Flags]) -> Flags:
-    """Return, for each image, whether `equal` is true for all pixels. A sample of the pixels decides most images."""
+    """Return, for each image, whether `equal` is true for all pixels. A sample of its pixels decides most cases."""
     axes = tuple(range(1, images.ndim))
     answers: Flags = np.all(equal(images[:, ::_SAMPLED_PIXEL, ::_SAMPLED_PIXEL]), axis=axes)
     perhaps = np.flatnonzero(answers)
@@ -221,7 +221,7 @@ def record(factory: SessionFactory, dataset_id: str, attempt: int, digests: Fing
 
 
 def forget(factory: SessionFactory, dataset_id: str, attempt: int) -> None:
-    """Remove the fingerprints of a dataset's uploads up to an attempt, in short transactions. Idempotent."""
+    """Remove the fingerprints of a dataset's uploads up to number `attempt`, in short transactions. Idempotent."""
     parameters = {"dataset_id": dataset_id, "attempt": attempt, "count": DIGESTS_PER_TRANSACTION}
     while True:
         with transaction(factory) as session:
@@ -246,14 +246,13 @@ def settle(
 ) -> str | None:
     """Return the id of the account that pays for an upload being accepted; None if the dataset is public.
 
-    Every account with one of the images is concerned. The dataset's own account is also concerned if its unit is the
-    subject and it has had content, which may be of the same people. If exactly one account is concerned, the
-    dataset joins it. That account must be in the same project and at least as strict.
-    Otherwise the uploader could move a dataset to a laxer account by including one image. The error is the same for all
-    reasons.
+    An account is concerned if it has one of the images. The dataset's own account is also concerned if its unit is the
+    subject and it has had content, which may be of the same people. If exactly one account is concerned, the dataset
+    joins it. That account must be in the same project and at least as strict. Otherwise the uploader could move a
+    dataset to a laxer account by including one image. The error is the same for all reasons.
 
     Args:
-        session: in the transaction that makes the dataset ready. Other acceptances wait until it ends.
+        session: session of the transaction that makes the dataset ready. Other acceptances wait for its end.
         known: result of `look_up`, which is repeated under the lock if another upload was accepted since.
         subjects: fingerprints of recognised subjects. A known subject never makes the dataset join an account, because
             all other subjects would move too.

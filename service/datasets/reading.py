@@ -98,9 +98,9 @@ class Content:
 
 @contextmanager
 def staged(context: DatasetContext, dataset: Dataset, sent: Sent) -> Iterator[Content]:
-    """Read content, and yield it to be published inside the block. Every temporary file is removed after the block.
+    """Read content, and yield it to be published inside the `with` block, after which temporary files are removed.
 
-    Exceptions from the blocks in `sent` propagate.
+    Exceptions that the body (`sent.blocks`) raises propagate.
     """
     key = key_of(dataset.id)
     request = _request(context.settings, dataset, sent.format)
@@ -126,8 +126,8 @@ def sweep(settings: Settings, live: Callable[[], Set[tuple[str, int]]]) -> int:
     """Remove the files of interrupted uploads; return the number of files.
 
     Args:
-        live: returns the id and attempt of every upload in progress, in any process. It is called after listing the
-            files, because an upload is in the database before it has files.
+        live: function that returns the id and attempt of every upload in progress, in any process. It is called after
+            listing the files, because an upload is in the database before it has files.
     """
     storage = Vault.of(settings).storage
     sent = {path.name: path for path in settings.quarantine_path.glob("*")}

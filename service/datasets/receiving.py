@@ -42,7 +42,8 @@ def receive(
     Args:
         by: id of the uploader's key, which must still be valid after everything was read; None on the service's own
             machine.
-        pause_seconds: pause between retries of the acceptance while the database is down. Retries end after a lease.
+        pause_seconds: pause between retries of the acceptance while the database is down. Retries end after the
+            duration of one lease.
 
     Returns:
         The ready dataset. It may have joined another account.
@@ -171,7 +172,7 @@ def clean_up(settings: Settings, factory: SessionFactory, *, now: datetime) -> i
 
 @contextmanager
 def _leased(context: DatasetContext, snapshot: Dataset, blocks: Iterator[bytes]) -> Iterator[Iterator[bytes]]:
-    """Renew an upload's lease during the block. Yield its blocks; they raise Conflict if another upload took over."""
+    """Renew an upload's lease inside the `with` block. Yield the body, which raises Conflict once the lease is lost."""
     lost, over = threading.Event(), threading.Event()
     settings = context.settings
 
@@ -190,7 +191,7 @@ def _leased(context: DatasetContext, snapshot: Dataset, blocks: Iterator[bytes])
     def still_ours() -> Iterator[bytes]:
         for block in blocks:
             if lost.is_set():
-                raise Conflict("The upload was given up, because its lease could not be renewed in time. Upload again.")
+                raise Conflict("The upload was aborted, because its lease could not be renewed in time. Upload again.")
             yield block
 
     thread = threading.Thread(target=renew, name="obscura-upload-lease", daemon=True)

@@ -104,7 +104,7 @@ def move(
     which: ColumnExpressionArgument[bool] = true(),
     **values: Any,
 ) -> bool:
-    """Change the state and other columns if the transition is allowed and `which` is true; return True if it changed.
+    """Change state and other columns if the transition is allowed and `which` holds. Return True if the row changed.
 
     Objects in the session are not refreshed.
     """
@@ -225,7 +225,7 @@ def uploads(session: Session, *, expired_at: datetime | None = None) -> set[tupl
 def end_upload(
     session: Session, vault: Vault, dataset_id: str, attempt: int, *, expired_at: datetime | None = None
 ) -> bool:
-    """Return to DECLARED, and destroy the content, after an upload was rejected, was interrupted or lost its lease.
+    """Return a dataset to DECLARED and destroy its content: the upload was rejected, was interrupted or lost its lease.
 
     Args:
         expired_at: end the upload only if its lease has expired by then, because it may have been renewed.
@@ -250,7 +250,7 @@ def require_recognised(session: Session, account_id: str, *, recognised: bool) -
 
 
 def require_same_key(session: Session, account_id: str, check: str | None) -> None:
-    """Store the check value of an account's first upload of recognised subjects, and reject any other later.
+    """Store the check value of an account's first upload of recognised subjects; reject later uploads with another one.
 
     Under another key, every subject would have another number, so a withdrawal would find and destroy nothing.
 
@@ -272,7 +272,10 @@ def require_same_key(session: Session, account_id: str, check: str | None) -> No
 
 
 def receiving(attempt: int | None = None, *, expired_at: datetime | None = None) -> ColumnElement[bool]:
-    """Select datasets with an upload in progress; if given, only this attempt, and only with an expired lease."""
+    """Select datasets with an upload in progress.
+
+    `attempt` restricts them to one upload, and `expired_at` to uploads whose lease has expired by then.
+    """
     numbered = true() if attempt is None else Dataset.upload_attempt == attempt
     expired = true() if expired_at is None else Dataset.upload_lease_until <= expired_at
     return and_(Dataset.state == DatasetState.RECEIVING, numbered, expired)

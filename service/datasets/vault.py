@@ -40,7 +40,7 @@ STAGED_DOTS = 2  # in the name of an upload's staging folder, `NAME.MARK.tmp`; r
 
 @dataclass(frozen=True)
 class Vault:
-    """The storage of sealed datasets, and this machine's folder of keys. `name` is the name of a dataset's content."""
+    """The storage of sealed datasets, and this machine's folder of keys. The argument `name` names a content."""
 
     storage: Storage
     keys_path: Path
@@ -107,7 +107,8 @@ class Vault:
         """Publish a dataset's content without some subjects, under a new name and key; return the name and the key.
 
         Args:
-            present: the content to rewrite. If its key is missing, newer content that a lost database had is rewritten.
+            present: the content to rewrite. If its key is missing, later content is rewritten, to which a lost database
+                had switched.
             dataset_id: the content's dataset.
             numbers: stored numbers of the subjects to remove. PRIVATE.
         """
@@ -171,7 +172,7 @@ def dataset_of(name: str) -> str | None:
 
 
 def version_of(name: str) -> int:
-    """Return the number of rewrites of a content."""
+    """Return how often a dataset had been rewritten for withdrawals when this content was written."""
     return int(name.partition(".")[2] or 0)
 
 

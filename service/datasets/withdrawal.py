@@ -181,7 +181,7 @@ def complete(context: vault.DatasetContext, dataset_id: str, *, patient: bool = 
 def left_out(context: vault.DatasetContext, dataset: Dataset) -> Dataset:
     """Remove withdrawn subjects from an upload that was just accepted.
 
-    Silent, because an error would reveal that one of these subjects has withdrawn, and would block all other images.
+    Raises no error: it would reveal that one of the subjects has withdrawn, and would block all other images.
     """
     if dataset.state is not DatasetState.WITHDRAWING:
         return dataset

@@ -24,7 +24,7 @@ class Dataset(Entity):
     identifies the key of its arrays; PRIVATE, like the hash of the content.
     `upload_attempt` counts uploads and fences their writes, like a job's attempt; another upload may take over after
     `upload_lease_until`.
-    `erased_at`: deleted before any training, so its declaration was erased, too (`service.datasets.deletion`).
+    `erased_at`: deleted before any training, so that its declaration was erased, too (`service.datasets.deletion`).
     `content_name` and `content_key_id` identify content and key after a withdrawal (`service.datasets.withdrawal`).
     """
 

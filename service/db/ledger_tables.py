@@ -182,8 +182,9 @@ class Checkpoint(Base):
 
 
 class ArmingStop(Base):
-    """A finding of a verification. Until it is corrected, no hold of this account (scope `*`: of any account) may be
-    armed. It is stored in its own table, because nothing should be appended to a broken log.
+    """A finding of a verification. Until it is corrected, no job of the account (scope `*`: no job) opens private data.
+
+    Findings have their own table, because nothing should be appended to a broken log.
     """
 
     __tablename__ = "arming_stops"

@@ -38,7 +38,7 @@ _SQLITE_BUSY = 5  # also the low byte of extended codes
 
 
 class Last(Protocol):
-    """Makes the last write of each writing transaction of a factory, such as an event of the audit log."""
+    """A hook that makes the last write in every writing transaction of a factory, such as an event of the audit log."""
 
     def before_commit(self, session: Session) -> None: ...
 

@@ -140,7 +140,7 @@ def _rule(table: Any, project_id: str | None, *, alone: bool) -> ColumnElement[b
 
 
 def project_of(session: Session, account_id: str | None) -> str:
-    """Return the project for a new row: the account's, else the caller's, else the default project."""
+    """Return a new row's project: the account's project; otherwise the caller's; otherwise the default project."""
     if account_id is not None:
         return projects_of(session, [account_id])[account_id]
     caller = _caller(session)
@@ -167,7 +167,7 @@ def _caller(session: Session) -> Principal | None:
 def on_behalf(
     factory: SessionFactory, caller: Callable[[], Principal | None], last: Last | None = None
 ) -> SessionFactory:
-    """Return a factory of sessions for a caller, looked up when a query needs it. `recording` describes `last`."""
+    """Return a factory of sessions for a caller. `last` writes the audit log (`service.identity.recording`)."""
     return with_info(factory, **{_CALLER: caller}, **({LAST: last} if last is not None else {}))
 
 

@@ -77,9 +77,9 @@ def request_admission(
         installation, and to the first owner of a project, named by an admin of the installation.
 
     Args:
-        name: of the person; no later admin can have the same name.
+        name: the person's name; no later admin can have the same name.
         introduction: introduction of the person's token, `key_...:SHA-256`.
-        project_id: project of a new owner; None: that of the requesting key, or the installation if the key has none.
+        project_id: project of a new owner. None means the requesting key's project, or the installation if it has none.
     """
     asking = acting_key(session, requested_with)
     key_id, key_hash = _parse_introduction(introduction)

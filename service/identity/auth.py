@@ -135,7 +135,7 @@ def rotate_key(
     Args:
         created_by: id of the requesting key, whose holder receives the new token.
         admin_id: the requesting admin.
-        expires_at: of the new key, as in `create_key`.
+        expires_at: expiry of the new key, as in `create_key`.
     """
     old = find(session, ApiKey, key_id, lock=True)
     if old.admin_id is not None and old.admin_id != admin_id:
@@ -278,7 +278,7 @@ def revoke_key(
 
 
 def revoke(session: Session, chosen: ColumnElement[bool], *, now: datetime, include_created: bool = True) -> int:
-    """Revoke keys, and all keys that they created, and return the number. The caller must check the permission.
+    """Revoke keys and all keys that they created; return how many. The caller must check the permission.
 
     A transaction that creates a key locks the creating key. So this function waits for the transaction to end, and
     revokes the new key in the next round.
@@ -325,7 +325,7 @@ class SignedIn:
 
 
 def find_session(session: Session, cookie: str, *, now: datetime) -> SignedIn | None:
-    """Return the caller of a cookie, or None if its session or key is invalid.
+    """Return the caller whom a session cookie identifies, or None if its session or key is invalid.
 
     Raise Unauthorized for a person whom the sign-in provider has not confirmed within the last minute.
     """
@@ -350,7 +350,7 @@ def form_token(cookie: str) -> str:
 
 
 class KeyUses(Background):
-    """Writes the hour of each key's last use from a thread. If a note is lost, the next use repeats it."""
+    """Writes the hour of each key's last use, in a thread. If a write is lost, the key's next use repeats it."""
 
     def __init__(self, factory: SessionFactory) -> None:
         super().__init__("obscura-key-uses")
@@ -369,7 +369,7 @@ class KeyUses(Background):
         self._noted.set()
 
     def write(self) -> bool:
-        """Write new notes; return False if that must be retried. Never replaces a later hour."""
+        """Write the uses noted so far; return False if that must be retried. Never replaces a later hour."""
         with self._lock:
             hours, self._unwritten = self._unwritten, {}
         try:

@@ -135,7 +135,10 @@ def state_at(decision: Decision, now: datetime) -> str:
 
 
 def readable_by(caller: Principal | None) -> list[ColumnElement[bool]]:
-    """Return conditions for the requests that a caller may read: all for an admin, else requests to raise a limit."""
+    """Return query conditions that select the requests that a caller may read.
+
+    An admin may read all requests, any other caller only requests to raise a limit.
+    """
     is_admin = caller is not None and covers(caller.scopes, Scope.ADMIN)
     return [] if is_admin else [Decision.action == DecisionAction.RAISE]
 

@@ -54,13 +54,13 @@ class NotVouchedFor(SignInRefused):
 
 
 class ProviderUnavailable(ObscuraError):
-    """The provider does not answer, or its answer is invalid. `answered`: requests about other people may succeed."""
+    """The provider does not answer, or its answer is invalid. Requests about others may succeed only if `answered`."""
 
     def __init__(self, *, answered: bool = False) -> None:
         self.answered, self.dependency_failed = answered, not answered
         super().__init__(
-            "The sign-in provider does not answer as it should. Try again in a minute; keys of the installation's own "
-            "admins still work."
+            "The sign-in provider does not answer, or its answer is invalid. Try again in a minute; keys of the "
+            "installation's own admins still work."
         )
 
 
@@ -210,7 +210,7 @@ class Confirming(Background):
         self._interval = timedelta(seconds=settings.oidc_confirm_seconds)
 
     def round(self) -> int:
-        """Ask about each person who is due; return the number of answers."""
+        """Ask the provider about each person who is due; return the number of answers."""
         now, away = self._clock(), threading.Event()
         with transaction(self._factory, read_only=True) as session:
             waiting = due(session, now, self._interval)

@@ -178,7 +178,7 @@ class Provider:
         )
         metadata = await client.load_server_metadata()
         if metadata["issuer"] != settings.oidc_issuer:
-            message = "The provider's metadata name another issuer than OBSCURA_OIDC_ISSUER."
+            message = "The issuer in the provider's metadata differs from OBSCURA_OIDC_ISSUER."
             get_logger(__name__).error("operator_needed", code="wrong_issuer", message=message)
             raise ValueError("another issuer")
         await client.fetch_jwk_set()

@@ -74,7 +74,7 @@ class AuditLogUnavailable(ObscuraError):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event. `action` is a method and a route template, or an `Act`; `project_id` None is the installation."""
+    """One event. `action` is a method and a route template, or an `Act`; `project_id` is None for the installation."""
 
     at: datetime
     action: str
@@ -130,8 +130,9 @@ def remove_old(
 ) -> int:
     """Delete events older than a number of days; return their number.
 
-    After a jump of the clock, every event looks old. So unless the clock is `proved`, events are deleted only if one
-    that remains is at least a day old. `proved`: the clock has run steadily for a day (`service.times.WatchedClock`).
+    After a jump of the clock, every event looks old. So unless the clock is `proved`, events are deleted only if an
+    event that remains is at least a day old. `proved`: the clock has run steadily for a day
+    (`service.times.WatchedClock`).
     """
     until, removed = now - timedelta(days=days), 0
     first = select(AuditEvent.sequence, AuditEvent.at).order_by(AuditEvent.sequence).limit(at_a_time)

@@ -22,8 +22,8 @@ MEBIBYTE = 2**20
 class IngestLimits:
     """Bounds on one upload and the process that reads it. All are public, so messages may name them.
 
-    The compression ratio is checked only for files that expand to more than a slack, because small flat images compress
-    very well. Real images are far below a ratio of 100; deflate can reach 1,032.
+    The compression ratio is checked only for files above a minimum size, because small flat images compress very well.
+    Real images are far below a ratio of 100; deflate can reach 1,032.
     """
 
     upload_bytes_max: int = 2048 * MEBIBYTE

@@ -255,7 +255,7 @@ class Inflated:
         return b"".join(parts)
 
     def finish(self) -> None:
-        """Raise Refused if the stream is truncated, continues, or has trailing data."""
+        """Raise Refused unless all content was read and the stream ends here, without trailing data."""
         if self.read(1) or not self._state.eof or self._state.unused_data or self._source.read(1):
             raise Refused(self._fault)
         self._source.finish()

@@ -33,7 +33,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Order:
-    """The route that accepts a kind of job. The order has the fields of the body, and `release_id` from the path."""
+    """The route that accepts a kind of job. Its order consists of the body's fields, and `release_id` from the path."""
 
     path: str
     tag: str
@@ -47,8 +47,8 @@ class Reading:
     """The route that reads the result of a kind of job, below `path`.
 
     Attributes:
-        prefix: of the ids.
-        scope: required of the key.
+        prefix: the prefix of the results' ids.
+        scope: the scope that the key must have.
         image: the name of a column with a PNG image, which is also the last segment of the image's route.
         examples: values for record fields whose meaning differs between records.
     """
@@ -68,17 +68,18 @@ class Kind:
     """A kind of job.
 
     Attributes:
-        name: as stored in the job's row.
+        name: the kind in the job's row.
         many: the plural noun on pages.
-        title: returns the title on pages, from the job's row and, if loaded, the row of its result.
-        accept: takes a session, an `Ask` and the fields of the order as keywords; validates and queues the job.
+        title: function that returns the title on pages, from the job's row and, if loaded, the row of its result.
+        accept: function that validates and queues the job, from a session, an `Ask`, and the order's fields as
+            keywords.
         failed: the default failure code.
         unavailable: the failure code if an input of the job is missing.
         order: None if the kind cannot be requested over HTTP.
         makes: the table of the result's row, if any.
-        same: the column of the result that distinguishes a replay from another outcome.
+        same: the column of the result that must be equal if an attempt ends the job a second time.
         record: the schema of the result; of the job if there is no result row.
-        show: returns the record, from the result and the job.
+        show: function that returns the record, from the result and the job.
         reading: the route of the record, if any.
         planned: the job carries out a training's plan.
         reads_numbers: the job reads only a dataset's declaration, so the dataset can be erased after the job has ended.
@@ -132,6 +133,6 @@ def made_by(session: Session, table: type[MadeByJob], job_id: str) -> MadeByJob:
 
 
 def failure_of(job: Any) -> FailureFacts | None:
-    """Return the failure of a job, or of a row with its columns; None if it did not fail."""
+    """Return the failure of a job, or of a row with a job's columns; None if the job did not fail."""
     code = job.failure_code
     return None if code is None else FailureFacts(code=code.value, message=code.message)

@@ -131,7 +131,7 @@ def report_progress(session: Session, *, job_id: str, attempt: int, progress: Ma
 
 
 def reported_silence(silent_seconds: float, silent_seconds_max: float) -> int | None:
-    """Return half of the allowed silence, in minutes, once a runner has been silent that long; else None.
+    """Return half of the allowed silence, in minutes, if a runner has been silent at least that long; else None.
 
     The number does not depend on the runner's next report, so it reveals nothing about a step's duration.
     """
@@ -227,7 +227,7 @@ def give_back(session: Session, *, job_id: str, attempt: int, now: datetime) -> 
 
 
 def blocked(session: Session, rows: Sequence[Any]) -> dict[str, FailureFacts]:
-    """Return why queued jobs (or rows with their columns) cannot start, by job id. Must match `_claimable`."""
+    """Return why queued jobs (or rows with a job's columns) cannot start, by job id. Must match `_claimable`."""
     queued = [row for row in rows if row.state is JobState.QUEUED]
     reason = lock_of(session) if queued else None
     lock = None if reason is None else InstallationLocked(reason)

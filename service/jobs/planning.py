@@ -32,7 +32,7 @@ DELTA_SHARE = 10  # a delta above 1 / (10 n) gets a note: it should be far below
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """A private dataset for a training, its account, and the account's filter."""
+    """A private dataset for a training, its account, and the account's privacy filter."""
 
     dataset: Dataset
     account: Account
@@ -141,7 +141,7 @@ def plan_on(session: Session, trained: TrainingSet, recipe: str, epsilon: float,
         plan = _build(account.id, recipe, written, trained.privacy_filter, budget_nano, facts)
         if not 0 < plan.cost_nano <= budget_nano:
             raise LedgerCorruption(
-                "A plan's cost is above its budget.", cost_nano=plan.cost_nano, budget_nano=budget_nano
+                "The plan costs more than the requested epsilon.", cost_nano=plan.cost_nano, budget_nano=budget_nano
             )
         public = anchors_set(session, plan)
         if public is not None:
@@ -172,7 +172,7 @@ def _build(
 def charged_before_useful(plan: Any) -> int | None:
     """Return the nano-units that a training must charge before it has something to publish.
 
-    None if the stored plan is damaged, because one row must not break the page that lists it.
+    Return None if the stored plan is damaged, because one damaged row must not break the page that lists it.
     """
     try:
         return useful_from_nano(plan_from_json(plan))

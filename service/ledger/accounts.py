@@ -62,7 +62,7 @@ def open_account(
         adjacency: "add_remove".
         project_id: the project that owns the account forever. The log does not record the project.
         accept_large_delta: confirms a delta above `DELTA_USUAL_MOST`.
-        account_id: id of an account that a restored database lacks: it is opened closed to new data; or None.
+        account_id: None, or the id of an account that a restored database lacks, which is opened closed to new data.
 
     Raises:
         LargeDelta: delta is above `DELTA_USUAL_MOST` and was not confirmed.
@@ -141,7 +141,7 @@ def open_account(
 
 
 def filter_of(account: Account) -> Filter:
-    """Return the account's filter."""
+    """Return the account's privacy filter, which prices releases."""
     return open_filter(account.epsilon, account.delta, account.rate, account.base)
 
 
@@ -212,7 +212,7 @@ def require_open(account: Account) -> None:
 
 
 def keep_subjects_key_check(session: Session, account_id: str, check: str) -> tuple[str, str]:
-    """Store the check value of an account's subjects key if it has none; return the account's name and stored value."""
+    """Store an account's first check value of the key for subject ids; return the account's name and stored value."""
     first = Account.id == account_id, Account.subjects_key_check.is_(None)
     session.execute(update(Account).where(*first).values(subjects_key_check=check))
     stored = select(Account.name, Account.subjects_key_check).where(Account.id == account_id)

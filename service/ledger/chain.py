@@ -105,7 +105,7 @@ def order_digests(
 
     Args:
         job: columns by name; only ORDER_COLUMNS count.
-        secret: in its stored form.
+        secret: the job's secret, in its stored form.
         parts: the table and columns of each row that the training uses, by part.
     """
     key = hashlib.sha256(_ORDER_LABEL + secret.encode("utf-8", "surrogatepass")).digest()

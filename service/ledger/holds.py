@@ -1,4 +1,4 @@
-"""Two-phase spending: a hold goes HELD -> RETURNED or HELD -> ARMED -> CAPTURED.
+"""Two-phase spending. A hold reserves budget for a job; it goes HELD -> RETURNED or HELD -> ARMED -> CAPTURED.
 
 docs/contribute/architecture.md numbers the invariants (I1-I14). Functions here do not commit: a step is durable once
 the caller commits. They raise StaleAttempt if a newer attempt has taken over, or the hold has ended.
@@ -81,7 +81,7 @@ def hold(
     """Reserve budget for a job if spent + held + amount <= capacity.
 
     Args:
-        job_id: at most one hold for each job.
+        job_id: the job, which must not have a hold yet.
         amount_nano: the plan's price, a whole number > 0.
         priced_by: the account's filter when the price was computed.
         details: public JSON facts from which the price can be recomputed.
@@ -170,7 +170,7 @@ def charge(
     they are counted, and rejected above the number that the price covers.
 
     Args:
-        session: in a writing transaction. Commit it before the release is computed.
+        session: session of a writing transaction. Commit it before the release is computed.
         attempt: the attempt that armed the hold.
         amount_nano: a whole number > 0; for a stage priced as a whole, the price of the stage.
         stage: a stage of the plan; public.
@@ -203,8 +203,8 @@ def charge(
         )
     if paid_as_whole is not None and counts[stage] > paid_as_whole:
         raise HoldExhausted(
-            f"The cost of stage {stage} covers {paid_as_whole} releases, including repeats; these would be "
-            f"{counts[stage]}.",
+            f"The cost of stage {stage} covers {paid_as_whole} releases, including repeats; with this charge there "
+            f"would be {counts[stage]}.",
             **numbers,
         )
     charged_nano = hold.charged_nano + amount_nano

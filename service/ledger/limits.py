@@ -172,4 +172,4 @@ def _filter_at(account: Account, epsilon: float, change: str) -> Filter:
     try:
         return filter_of(account).at_limit(epsilon, account.spent_nano + account.reserved_nano)
     except InvalidParameter as error:
-        raise InvalidInput(f"The limit cannot be {change} to that: {error}.") from error
+        raise InvalidInput(f"The limit cannot be {change} to this value: {error}.") from error

@@ -84,7 +84,7 @@ def lock_hold(session: Session, hold_id: str) -> Hold:
 
 
 def audited(session: Session, table: type[Row], ids: Collection[str]) -> dict[str, tuple[Row, LedgerCorruption | None]]:
-    """Return accounts or holds by id, each with the error of its check or None, in one query."""
+    """Return accounts or holds by id, in one query, each with the error that its check found, or None."""
     query, check = _CHECKED[table]
     read: dict[str, tuple[Row, LedgerCorruption | None]] = {}
     for row in session.scalars(query.where(table.id.in_(sorted(ids)))) if ids else ():
@@ -239,7 +239,7 @@ def require_clock(session: Session, now: datetime, newest: datetime | None = Non
 
 
 def check_account(account: Account) -> None:
-    """Raise unless an account matches the intact head of its log and is not overspent (I1, I8, I13)."""
+    """Raise LedgerCorruption if an account is overspent, or contradicts its newest entry (I1, I8, I13)."""
     head = account.head
     if head is None or head.hash != account.head_hash:
         raise corrupt("the head of the log is missing, or is not the entry that the account names", account)
@@ -252,7 +252,7 @@ def check_account(account: Account) -> None:
     if not account.frozen and account.spent_nano + account.reserved_nano > account.capacity_nano:
         raise corrupt("more is spent and held than the capacity", account)
     if head.kind in (EntryKind.LIMIT, EntryKind.FREEZE, EntryKind.ACCEPT) and head.details["frozen"] != account.frozen:
-        raise corrupt("the freeze switch differs from the log", account)
+        raise corrupt("the log contradicts whether the account is frozen", account)
 
 
 def check_entry(entry: Entry) -> None:

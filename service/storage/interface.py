@@ -68,12 +68,12 @@ class Storage(ABC):
     def send(self, staged: Path, key: str) -> None:  # noqa: B027 - most have nothing to send
         """Transfer a staged folder in advance, so that publishing it is quick. The content remains invisible.
 
-        Call it before you publish while holding locks.
+        Call it before you take the locks under which you publish.
         """
 
     @abstractmethod
     def publish(self, staged: Path, key: str) -> None:
-        """Make staged content durable and visible: the folder, or a file in it. Only the service's user can read it.
+        """Make a staged folder, or one file in it, durable and visible. Only the service's user can read it.
 
         A folder is published once; publishing the same content again is idempotent. A file replaces an earlier file.
         Timestamps of a folder's files are rounded to the hour.

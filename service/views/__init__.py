@@ -34,9 +34,9 @@ def newest(
     columns: Select[*tuple[Any, ...]] | None = None,
     moment: str = "created_at",
 ) -> tuple[Sequence[Any], str | None]:
-    """Return a page of visible rows, newest first by `moment`, older than row `before`; and its last id if more follow.
+    """Return a page of the visible rows older than row `before`, newest first by `moment`, and its last row's id.
 
-    `columns` is a query for whole rows, or for columns including `id`; None for whole rows.
+    The id is None on the last page. `columns` is a query for whole rows (or None), or for columns including `id`.
     """
     at = getattr(table, moment)
     query = (visible(session, table) if columns is None else visible(session, table, columns)).where(*conditions)

@@ -78,7 +78,7 @@ class Payments:
         return self
 
     def payer(self, account_id: str) -> Payer:
-        """Return an account for display. If its log contradicts it, alert the operator."""
+        """Return an account for display. If the log contradicts the account, alert the operator."""
         if account_id not in self.accounts:
             raise NotFound("There is no such account.", account_id=account_id)
         row, fault = self.accounts[account_id], self.faults.get(account_id)
@@ -89,7 +89,7 @@ class Payments:
         return DoubtfulAccount.model_construct(**terms, fault=fault)  # not validated: the row may contain anything
 
     def epsilon_of(self, account_id: str) -> Callable[[int], float]:
-        """Return a function from nano-units to epsilon at an account's delta; for an account in doubt, always 0."""
+        """Return a function from nano-units to epsilon at an account's delta. For an account in doubt, it returns 0."""
         if account_id in self.faults:
             return lambda _nano: 0.0
         return ledger.filter_of(self.accounts[account_id]).epsilon_of
@@ -160,7 +160,7 @@ def spending(session: Session, account_id: str) -> list[SpendPoint]:
 
 
 def open_holds(session: Session, account_id: str) -> list[ledger.Hold] | None:
-    """Return the open holds of an account, oldest first; None if the account is in doubt."""
+    """Return the open holds of an account, oldest first; None if the account contradicts its log."""
     # Literals, because SQLite uses the partial index on open holds only if it sees the states.
     of_account = Hold.account_id == account_id
     query = visible(session, Hold, select(Hold.id)).where(of_account, text("state IN ('held', 'armed')"))

@@ -43,7 +43,7 @@ ON_PAGES = (
 
 
 def records(session: Session, rows: Sequence[AnyJob]) -> list[JobRecord]:
-    """Return the records of jobs, or of rows selected by JOBS. Raise LedgerCorruption if an account is in doubt."""
+    """Return the records of jobs (or rows of JOBS). Raise LedgerCorruption if an account contradicts its log."""
     paid = payments_of(session, rows).require_sound()
     return _records(session, rows, paid, samples_of(session, rows), with_plans=True)
 
@@ -126,7 +126,7 @@ def _records(
 
 @dataclass(frozen=True)
 class JobView:
-    """A job on a page. If its payer is in doubt, no amount may be shown."""
+    """A job on a page. If the paying account contradicts its log, no amount may be shown."""
 
     job: JobRecord
     title: str
@@ -182,7 +182,7 @@ def page(
 ) -> tuple[list[JobView], str | None]:
     """Return a page of jobs, and the id of its last job if more follow. The first page starts with unfinished jobs.
 
-    `limit` is for ended jobs, or for both if `in_total`. `before` is the id of the last job of the previous page.
+    `limit` counts ended jobs, or all if `in_total`. `before` is the id of the last job of the previous page.
     """
     rows, last = list[Row[Any]](), None
     if before is None:

@@ -111,7 +111,7 @@ class WholeRelease(ReleaseView):
 
     @property
     def used_fraction(self) -> float | None:
-        """Its cost as a fraction of the account's lifetime budget; None if the account is in doubt."""
+        """The cost as a fraction of the account's lifetime budget; None if the account contradicts its log."""
         if self.hold is None or self.payer is None or self.payer.balance is None:
             return None
         balance = self.payer.balance
@@ -152,7 +152,7 @@ def shares(session: Session, rows: Sequence[Share]) -> list[ShareRecord]:
 
 
 def evaluations(session: Session, release_id: str) -> list[tuple[EvaluationRecord, str, bool]]:
-    """Return the evaluations of a release, newest first, each with its dataset's name, and True if it is cancelled."""
+    """Return a release's evaluations, newest first, with their datasets' names and True if to be cancelled."""
     query = visible(session, Evaluation).options(with_job(Evaluation), joinedload(Evaluation.dataset))
     query = query.where(Evaluation.release_id == release_id).order_by(Evaluation.created_at.desc())
     rows = session.scalars(query.limit(EVALUATIONS_SHOWN))
@@ -160,7 +160,7 @@ def evaluations(session: Session, release_id: str) -> list[tuple[EvaluationRecor
 
 
 def samples(session: Session, release_id: str) -> list[tuple[SampleRecord, bool]]:
-    """Return the samples of a release, newest first, each with True if it is cancelled."""
+    """Return the samples of a release, newest first, each with True if it is to be cancelled."""
     query = visible(session, Sample).options(with_job(Sample)).where(Sample.release_id == release_id)
     rows = session.scalars(query.order_by(Sample.created_at.desc()).limit(ROWS_MAX))
     return [(sample.show(row, row.job), row.job.cancel_requested) for row in rows]

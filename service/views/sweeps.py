@@ -39,7 +39,7 @@ _TRIALS = (
 
 
 def records(session: Session, rows: Sequence[Sweep]) -> list[SweepRecord]:
-    """Return the records of sweeps. Raise LedgerCorruption if an account is in doubt."""
+    """Return the records of sweeps. Raise LedgerCorruption if an account contradicts its log."""
     trials = _trials(session, rows)
     return _records(session, rows, trials, payments_of(session, trials).require_sound())
 
@@ -47,7 +47,7 @@ def records(session: Session, rows: Sequence[Sweep]) -> list[SweepRecord]:
 def newest_rows(session: Session, account_id: str | None = None) -> list[dict[str, Any]]:
     """Return the latest sweeps, optionally of one account, each with its payer and the totals of its trials.
 
-    If the payer is in doubt, no amount may be shown.
+    If a paying account contradicts its log, no amount may be shown.
     """
     latest = visible(session, Sweep).order_by(Sweep.created_at.desc(), Sweep.id).limit(SWEEPS_SHOWN)
     rows = session.scalars(latest if account_id is None else latest.where(Sweep.account_id == account_id)).all()
@@ -69,7 +69,7 @@ def newest_rows(session: Session, account_id: str | None = None) -> list[dict[st
 
 @dataclass(frozen=True)
 class SweepView:
-    """A sweep on its own page. If its payer is in doubt, no amount is shown."""
+    """A sweep on its own page. If the paying account contradicts its log, no amount is shown."""
 
     sweep: SweepRecord
     payer: Payer

@@ -155,8 +155,8 @@ class Sender:
 
     Attributes:
         private: allow addresses that are not public.
-        resolve: returns the addresses of a host.
-        trusted: certificate authorities; None for the machine's.
+        resolve: function that returns the addresses of a host.
+        trusted: certificate authorities; None means those of the machine.
         seconds_max: timeout of a request.
     """
 

@@ -201,8 +201,8 @@ def dataset_card(request: SampleRequest, file: SampleFile) -> str:
         sentence = f"The proportions of the classes were requested, not derived from the data: {named}."
         proportions = [sentence, ""]
     lines = [
-        f"{request.count:,} synthetic images. None of them is one of the private images: they were drawn by a generator "
-        "that was trained under differential privacy.",
+        f"{request.count:,} synthetic images. None of them is one of the private images: they were drawn by a "
+        "generator that was trained under differential privacy.",
         "",
         *guarantee(file.card),
         "## Contents",
@@ -268,7 +268,7 @@ def _croissant(
         "name": title,
         "description": "Synthetic images, drawn by a generator that was trained under differential privacy "
         f"(epsilon {card.get('epsilon')}, delta {card.get('delta')}); privacy_card.json has the full statement.",
-        "personalSensitiveInformation": "No image is one of the private records; privacy_card.json states the guarantee.",
+        "personalSensitiveInformation": "No image is a private record; privacy_card.json states the guarantee.",
         "distribution": [files],
         "recordSet": [classes, images],
     }

@@ -71,9 +71,7 @@ def _change(service: Service, act: Callable[..., ledger.Account], **change: Any)
 def lower_limit(
     service: Running, admin: Admin, account_id: AccountId, body: wire.LimitChangeRequest
 ) -> wire.AccountRecord:
-    """Lower the lifetime limit at once. If the spent and reserved budget exceeds it, nothing is left and the account is
-    frozen.
-    """
+    """Lower the lifetime limit at once. If more is spent and reserved than the new limit, the account is frozen."""
     change = {"account_id": account_id, **body.model_dump(), "by": admin.id, "now": service.clock()}
     return _change(service, ledger.limits.lower_limit, **change)
 

@@ -48,11 +48,11 @@ def list_admins(service: Running) -> wire.AdminList:
 def request_admission(
     service: Running, response: Response, admin: Admin, body: wire.AdmissionRequest
 ) -> wire.AdminAnswer:
-    """Request the admission of a person, which another admin must approve. The only admin can admit a second one alone.
+    """Request the admission of a person, which another admin must approve. A sole admin can admit a second one alone.
 
-    With a project, the person becomes its owner. An admin of the installation can name a project's first owner alone.
-    Then revoking the admin's key also revokes the owner's keys, and both count as one person in two-person decisions.
-    The person creates the token and passes on only its introduction (`obscura admins introduce`).
+    With a project, the person becomes the project's owner. An admin of the installation can name a project's first
+    owner alone. Then revoking the admin's key also revokes the owner's keys, and both count as one person in two-person
+    decisions. The person creates the token and passes on only its introduction (`obscura admins introduce`).
     """
     with transaction(service.factory) as session:
         now = service.clock()
@@ -97,7 +97,7 @@ def create_project(service: Running, response: Response, body: wire.ProjectReque
 
 @project_router.get("", dependencies=[READ], summary="List projects")
 def list_projects(service: Running, page: Paging) -> Page[wire.ProjectRecord]:
-    """List the projects that the key can see, newest first: its own, or all for an admin of the installation."""
+    """List the projects that the key can see, newest first. An admin of the installation sees all projects."""
     return newest_page(service, page, Project, lambda _, rows: [record_of(wire.ProjectRecord, row) for row in rows])
 
 
@@ -182,8 +182,8 @@ def rotate_key(
 ) -> wire.NewKeyRecord:
     """Replace a key: create a key with the same name, scopes and project.
 
-    The old key expires after the overlap, unless it expires earlier by itself. 403 for another admin's key,
-    409 for a revoked or expired key. Only this response contains the token.
+    The old key expires after the overlap, or at its own expiry if that is earlier. 403 for another admin's key, 409 for
+    a revoked or expired key. Only this response contains the token.
     """
     with transaction(service.factory) as session:
         wish = {"key_id": key_id, **body.model_dump()}
@@ -219,7 +219,7 @@ def list_decisions(
     action: Annotated[DecisionAction | None, Query(description="Only requests for this action.")] = None,
     account_id: OfAccount = None,
 ) -> Page[wire.DecisionRecord]:
-    """List requests, also decided ones, newest first. Without the scope `admin`, only requests to raise a limit."""
+    """List pending and decided requests, newest first. Without the scope `admin`, list only raises of limits."""
     show = partial(views.decisions, now=service.clock())
     mine, order = decisions.readable_by(reader), "requested_at"
     return newest_page(service, page, Decision, show, *mine, moment=order, action=action, account_id=account_id)
@@ -227,7 +227,7 @@ def list_decisions(
 
 @decision_router.get("/{request_id}", summary="Read a decision")
 def read_decision(service: Running, reader: Reader, request_id: RequestId) -> wire.DecisionRecord:
-    """Return a request: its requester, terms, reason and decision."""
+    """Return a request for a decision: its requester, terms, reason and outcome."""
     with transaction(service.factory, read_only=True) as session:
         chosen = Decision.id == request_id, *decisions.readable_by(reader)
         row = session.scalar(access.visible(session, Decision).where(*chosen))
@@ -266,7 +266,7 @@ WebhookId = Annotated[Identifier, Path(description="The webhook.")]
 def create_webhook(
     service: Running, response: Response, admin: Admin, body: wire.WebhookRequest
 ) -> wire.NewWebhookRecord:
-    """Create a webhook for events in the key's project, or in the installation for an admin without a project.
+    """Create a webhook for events in the key's project. Without a project, the events are the installation's.
 
     Only this response contains the signing secret. Revoking the key revokes the webhook.
     """

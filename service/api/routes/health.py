@@ -91,10 +91,10 @@ class StopFacts(ApiRecord):
 class VerificationFacts(ApiRecord):
     """The newest verification of one kind (full, or since a checkpoint)."""
 
-    kind: Literal["full", "recent"] = Field(description="Recent: only entries since the newest checkpoint were read.")
+    kind: Literal["full", "recent"] = Field(description="`recent`: only entries since the newest checkpoint were read.")
     verified_at: Minute = Field(description="Time of the verification.")
     entries: int = Field(description="Number of entries read.")
-    findings: int = Field(description="Number of faults found.")
+    findings: int = Field(description="Number of findings.")
 
 
 class CheckpointFacts(ApiRecord):

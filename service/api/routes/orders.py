@@ -127,7 +127,7 @@ def _add_reading(router: APIRouter, kind: Kind, place: Reading) -> None:
     facts = common | {"summary": f"Read a {noun}", "description": place.description}
     router.get(made_at, name=f"read_{noun}", response_model=kind.record, **facts)(read)
     if place.image:
-        found: dict[int, Any] = {200: {"content": {"image/png": {}}}, 304: {"description": "The client has it."}}
+        found: dict[int, Any] = {200: {"content": {"image/png": {}}}, 304: {"description": "Unchanged."}}
         found[409] = {"description": f"Pending (with Retry-After), or the {noun} failed."}
         facts = common | {"responses": found, "description": place.image_description}
         address, name = f"{made_at}/{place.image}.png", f"read_{noun}_{place.image}"

@@ -53,7 +53,7 @@ def accept(
 
 
 def samples_for(test_images: int) -> int:
-    """Return the default number of images to generate: in proportion to the public test set."""
+    """Return the default number of images to generate. It is proportional to the size of the public test set."""
     return max(SAMPLES_MIN, SAMPLES_PER_TEST_IMAGE * test_images)
 
 
@@ -101,9 +101,9 @@ def finished_evaluations(session: Session, release_id: str) -> Sequence[Evaluati
 
 
 def kept_reference(session: Session, dataset_id: str, seed: int) -> float | None:
-    """Return the accuracy of a classifier trained on real images, from an earlier evaluation with this seed, or None.
+    """Return the accuracy of a classifier trained on public images, from an earlier evaluation with this seed, or None.
 
-    It does not depend on the release: the classifier is trained on half of the public images, and tested on the others.
+    It does not depend on the release: the classifier is trained on one half of the public images, tested on the other.
     """
     same = Evaluation.dataset_id == dataset_id, Evaluation.seed == seed
     newest = session.scalars(_finished(session, *same, Evaluation.samples.is_not(None)).limit(1)).first()

@@ -1,7 +1,7 @@
-"""Previews: rehearse a plan on a public stand-in before budget is reserved. They cost nothing.
+"""Previews: rehearse a plan before budget is reserved, on a public stand-in for the private images. They cost nothing.
 
-Recipe, noise and budget are as planned. The images are public or generated, so nothing private is read and the
-ledger is not used.
+Recipe, noise and budget are as planned. The images are public or generated, so nothing private is read and the ledger
+is not used.
 """
 
 from __future__ import annotations
@@ -90,13 +90,13 @@ def forecast_sentence(
     """Describe the result of a preview, and warn if noise dominates.
 
     Args:
-        accuracy: of a classifier trained on the generated images and tested on images of the stand-in.
-        real: accuracy if trained on the stand-in's own images; None for the preview of a classifier.
+        accuracy: accuracy of a classifier trained on the generated images and tested on images of the stand-in.
+        real: the accuracy after training on the stand-in's own images; None for the preview of a classifier.
         chance: accuracy of guessing.
-        stand_in: name of the stand-in.
+        stand_in: name of the public dataset that replaces the private dataset.
         balanced: recall averaged over the classes; `real_balanced` is the same for the stand-in's own images.
         by_class: recall of each class.
-        stated: class fractions were stated, so report averages over the classes, and the worst classes.
+        stated: True if class fractions were stated. Then report averages over the classes, and the worst classes.
     """
     of = stand_in
     if stated and balanced is not None:

@@ -29,7 +29,7 @@ from service.storage.interface import StorageUnavailable
 
 @dataclass(frozen=True)
 class Patience:
-    """Bounds of one request."""
+    """Limits on the retries and the duration of one request."""
 
     seconds: float  # no try begins after this time
     tries: int  # at most, with the backoff of botocore's retry mode `standard`
@@ -163,7 +163,7 @@ class Bucket:
         self._ask(lambda client: client.delete_object(**self._at(name)), missing_ok=True)
 
     def list(self, prefix: str, *, deep: bool = True) -> Iterator[Listed]:
-        """Yield the objects whose names start with a prefix; unless `deep`, yield a folder instead of its objects."""
+        """Yield the objects whose names start with a prefix. Unless `deep`, yield folders instead of their objects."""
         query: dict[str, Any] = {"Bucket": self._bucket, "Prefix": self._prefix + prefix}
         query |= {} if deep else {"Delimiter": "/"}
         while True:

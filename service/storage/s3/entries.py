@@ -55,7 +55,7 @@ class Entry(BaseModel, frozen=True, ser_json_bytes="base64", val_json_bytes="bas
     files: Mapping[str, File]  # by their paths in the folder
 
     def part_name(self, file: int, part: int) -> str:
-        """Return the object name of a part of a file, both by number."""
+        """Return the object name of part number `part` of file number `file`."""
         return f"{PARTS}{self.origin}/{self.id}/{file}.{part}"
 
     def parts(self) -> list[str]:

@@ -126,7 +126,7 @@ def test_a_writer_that_learns_that_it_was_given_up_stops_reading(factory, settin
             time.sleep(0.02)
             assert len(taken) < 3000
 
-    with pytest.raises(Conflict, match="given up"):
+    with pytest.raises(Conflict, match="aborted"):
         upload(settings, factory, dataset_id, endless())
 
 
