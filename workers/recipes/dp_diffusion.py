@@ -3,8 +3,8 @@
 The denoiser is the only network that sees private records. Each record of a step is used in K rows, each with its own
 noise level (noise multiplicity). An estimator privatises the gradient of the rows' mean loss. A plan may first release
 a start: data on which the denoiser trains without further privacy cost. It is either Gaussians of the classes, from
-which any number of images can be drawn, or noisy mean images (DP-FETA; Gong et al. 2025). The sampler may also begin at an
-image drawn from these Gaussians. The denoiser then learns only small noise levels, for silhouettes and detail.
+which any number of images can be drawn, or noisy mean images (DP-FETA; Gong et al. 2025). The sampler may also begin at
+an image drawn from these Gaussians. The denoiser then learns only small noise levels, for silhouettes and detail.
 """
 
 from __future__ import annotations
