@@ -1,7 +1,7 @@
 """One backward pass that stores every layer's inputs and output gradients, to measure and clip per-record gradients.
 
 Book-keeping (Bu et al. 2022, arXiv:2210.00038): the pass computes only gradients of layer outputs. Weight gradients are
-computed once, after every record has its scale.
+computed once, after the clipping factor of every record is known.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Losses = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (outputs, targe
 
 @dataclass
 class Traces:
-    """The traces of one pass over one batch of private records. PRIVATE.
+    """Inputs and output gradients of all layers in one pass over a batch of private records. PRIVATE.
 
     Attributes:
-        layers: one for each layer with trainable parameters.
-        records: number of places n.
+        layers: one trace for each layer with trainable parameters.
+        records: number n of places for records in the batch.
         present: (n,) bool, places that contain a record; None: all. Empty places contribute nothing.
     """
 
@@ -82,7 +82,7 @@ class Traces:
 
 
 def add_shares(found: Shares, shares: Shares) -> None:
-    """Add per-record gradients; only tied parameters are already present."""
+    """Add per-record gradients to those in `found`, which already has only parameters that several layers share."""
     for key, share in shares.items():
         found[key] = found[key] + share if key in found else share
 
@@ -105,7 +105,9 @@ def check_model(model: nn.Module) -> None:
         own = [parameter for parameter in layer.parameters(recurse=False) if parameter.requires_grad]
         if own and type(layer) not in RULES:
             known = "Linear, Conv2d, GroupNorm, LayerNorm and Embedding"
-            raise InvalidParameter("model", f"{name}: {type(layer).__name__}", f"gradients by record exist for {known}")
+            raise InvalidParameter(
+                "model", f"{name}: {type(layer).__name__}", f"per-record gradients exist for {known}"
+            )
         found = found or bool(own)
     if not found:
         raise InvalidParameter("model", type(model).__name__, "it has no trainable parameter")
@@ -124,10 +126,10 @@ def trace_gradients(
 
     Args:
         model: checked by `check_model`.
-        losses: of every row, without reduction over rows.
+        losses: computes the loss of every row, without reduction over rows.
         inputs: (n * repeats, ...) rows of private records; rows of one record are adjacent.
         targets: (n * repeats, ...).
-        repeats: rows of each record, whose mean loss is the record's.
+        repeats: number of rows of each record; the record's loss is their mean loss.
         present: (n,) bool, places that contain a record; None: all.
 
     Raises:
@@ -141,7 +143,9 @@ def trace_gradients(
     with torch.enable_grad(), _outputs_only(model, seen, backprops):
         loss = losses(model(inputs), targets)
         if loss.shape != (len(inputs),):
-            raise InvalidParameter("losses", tuple(loss.shape), f"each of the {len(inputs)} rows needs one number")
+            raise InvalidParameter(
+                "losses", tuple(loss.shape), f"there must be one loss for each of the {len(inputs)} rows"
+            )
         (loss.sum() / repeats).backward()  # type: ignore[no-untyped-call]
     traces, names = [], {id(parameter): name for name, parameter in model.named_parameters()}  # the first tied name
     for name, (layer, activations, version, moments) in seen.items():
