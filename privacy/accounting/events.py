@@ -121,7 +121,7 @@ class PoissonGaussianEvent:
 
     @property
     def is_sampled(self) -> bool:
-        """Return whether releases use samples, and are therefore priced as a whole."""
+        """Return whether releases use random samples of the units, and are therefore priced as a whole."""
         return self.sampling_probability < 1
 
     @property

@@ -102,9 +102,7 @@ class Estimator:
         if self._sums:
             raise InvalidParameter("active", "(mask)", "a mask cannot change within a step")
         if active is not None and (active.shape != (self.coordinates,) or not bool(active.any())):
-            raise InvalidParameter(
-                "active", tuple(active.shape), f"it needs {self.coordinates} places, one of them True"
-            )
+            raise InvalidParameter("active", tuple(active.shape), f"give {self.coordinates} places, not all False")
         self.active, self.active_sizes, start = active, dict[str, int](), 0
         self._chosen: dict[str, torch.Tensor | None] = {}  # indices of each parameter's active coordinates; None: all
         for name, shape in self.shapes.items():

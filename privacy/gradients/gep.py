@@ -139,7 +139,7 @@ class Gep(Estimator):
     Args:
         shapes: of the trainable parameters, by name.
         anchors: computes the traces of the public anchor images with fresh random labels on the current network.
-        basis_size: k, basis vectors of all groups together; a group's share is proportional to the root of its size.
+        basis_size: k, basis vectors of all groups; each group's share is proportional to the square root of its size.
         clip: S1, the largest norm of an embedding. Public.
         clip_residual: S2, the largest norm of a residual; None drops residuals (B-GEP). Public.
         common: parameters of every estimator. The sensitivity to which noise is relative is sqrt(2), or 1 for B-GEP.

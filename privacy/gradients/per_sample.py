@@ -105,9 +105,7 @@ def check_model(model: nn.Module) -> None:
         own = [parameter for parameter in layer.parameters(recurse=False) if parameter.requires_grad]
         if own and type(layer) not in RULES:
             known = "Linear, Conv2d, GroupNorm, LayerNorm and Embedding"
-            raise InvalidParameter(
-                "model", f"{name}: {type(layer).__name__}", f"per-record gradients exist for {known}"
-            )
+            raise InvalidParameter("model", f"{name}: {type(layer).__name__}", f"gradients by record exist for {known}")
         found = found or bool(own)
     if not found:
         raise InvalidParameter("model", type(model).__name__, "it has no trainable parameter")
@@ -143,9 +141,7 @@ def trace_gradients(
     with torch.enable_grad(), _outputs_only(model, seen, backprops):
         loss = losses(model(inputs), targets)
         if loss.shape != (len(inputs),):
-            raise InvalidParameter(
-                "losses", tuple(loss.shape), f"there must be one loss for each of the {len(inputs)} rows"
-            )
+            raise InvalidParameter("losses", tuple(loss.shape), f"each of the {len(inputs)} rows needs one loss")
         (loss.sum() / repeats).backward()  # type: ignore[no-untyped-call]
     traces, names = [], {id(parameter): name for name, parameter in model.named_parameters()}  # the first tied name
     for name, (layer, activations, version, moments) in seen.items():

@@ -47,9 +47,8 @@ def histogram_event(stddev: float) -> GaussianEvent:
     Privacy:
         Adjacency add/remove of one unit. A record has exactly one label, so one more record changes exactly one of the
         counts, by exactly 1. The vectors of counts of neighbours differ by a unit vector, whose L2 norm is 1, and every
-        pair of neighbours attains this bound. If the unit is the subject, one record of each subject is counted. Which
-        one depends on that subject alone (`privacy.mechanisms.partition`), so the vectors again differ by a unit
-        vector.
+        pair of neighbours attains this. If the unit is the subject, one record of each subject is counted. That choice
+        depends on that subject alone (`privacy.mechanisms.partition`), so the vectors again differ by a unit vector.
     """
     return GaussianEvent.of_discrete_noise(SENSITIVITY, stddev)
 

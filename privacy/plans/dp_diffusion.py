@@ -1,9 +1,8 @@
 """Plan of the dp_diffusion recipe: a diffusion model trained by private gradient steps.
 
-Training may begin from an earlier release, paid from the same budget: class Gaussians (the recipe `moments`), or
-central images, which are noisy mean images of the classes (Gong et al. 2025, DP-FETA). One release of central images
-contains, for each class, the sum of half-size images over a Poisson sample, each clipped to a norm. So a unit changes
-one sum of the release by at most that norm.
+Training may begin from an earlier release, paid from the same budget: class Gaussians (the recipe `moments`), or noisy
+mean images of the classes (Gong et al. 2025, DP-FETA). One release of mean images contains, for each class, the sum of
+clipped half-size images over a Poisson sample. So a unit changes one sum of the release by at most the clipping norm.
 """
 
 from __future__ import annotations
@@ -32,10 +31,7 @@ class DpDiffusionConfig(StepsConfig):
     features: int = Field(32, ge=4, le=512, description="Channels of the U-Net at full size.")
     blocks: int = Field(2, ge=1, le=8, description="Residual blocks of the U-Net at each size.")
     patch: int = Field(
-        1,
-        ge=1,
-        le=8,
-        description="Side of the pixel squares that the U-Net stacks as channels; 2 is 3 times as fast as 1.",
+        1, ge=1, le=8, description="Side of the pixel squares that the U-Net stacks as channels; 2 is 3 times as fast."
     )
     label_drop: float = Field(
         0.1, ge=0, le=0.9, description="Share of training rows whose label is removed, which guidance needs."

@@ -34,8 +34,7 @@ class DpGanConfig(StepsConfig):
         0.6,
         ge=0,
         le=1,
-        description="n_D doubles when the discriminator recognises a smaller share of generated images than this; 0: "
-        "n_D never changes.",
+        description="n_D doubles when the discriminator recognises a smaller share of generated images; 0: never.",
     )
     patience: int = Field(
         200, ge=1, le=100_000, description="Smallest number of generator steps between two changes of n_D."

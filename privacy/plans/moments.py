@@ -133,10 +133,7 @@ class MomentsConfig(ClassFractionsConfig):
         0.0, ge=0, le=1, description="Share of the warm start's budget for the rounds of k-means."
     )
     mean_clip: float = Field(
-        10.0,
-        ge=1e-3,
-        le=1000,
-        description="Bound on the norm of coefficients around `centre`, for grey 28 x 28 images.",
+        10.0, ge=1e-3, le=1000, description="Bound on the norm of coefficients around `centre`, at 28 x 28 grey pixels."
     )
     deviation_clip: float = Field(
         7.0, ge=1e-3, le=1000, description="Bound on the norm of deviations from the class mean, scaled like mean_clip."

@@ -31,12 +31,10 @@ _FREEZABLE = ("dpsgd", "topagg", "gep", "bgep")
 
 @dataclasses.dataclass(frozen=True)
 class FreezeSchedule:
-    """The share of gradient coordinates that are frozen (not released) in each step. Public.
-
-    From "Differentially Private SGD with Sparse Gradients", 2022, Algorithm 1.
+    """Share of frozen coordinates by step ("Differentially Private SGD with Sparse Gradients", 2022, Algorithm 1).
 
     Attributes:
-        rate: r*, the share of frozen coordinates at the end, in [0, 1).
+        rate: r*, the share of frozen coordinates at the end, in [0, 1). Public, as all fields.
         cooling_steps: steps over which the share grows to `rate` (e* epochs in the paper); 0: it is always `rate`.
         period: number of steps that use one mask of frozen coordinates: the steps of an epoch, or 1.
     """
@@ -68,9 +66,7 @@ class StepsConfig(ClassFractionsConfig):
     expected_batch: int = Field(512, ge=1, le=1_000_000, description="Expected number of units in one step.")
     clip: float = Field(1.0, ge=1e-6, le=1e6, description="C, bound on the norm of one unit's gradient; S1 of GEP.")
     keep: float = Field(0.8, ge=1e-3, le=1, description="TopAgg's k, share of the squared norm that is kept.")
-    clip_residual: float = Field(
-        0.0, ge=0, le=1e6, description="GEP's S2, bound on the norm of a residual; 0: a fifth of S1, as in the paper."
-    )
+    clip_residual: float = Field(0.0, ge=0, le=1e6, description="GEP's S2, bound on a residual; 0: a fifth of S1.")
     basis_size: int = Field(
         200, ge=1, le=20_000, description="GEP's k, the number of vectors in its basis; at least one for each layer."
     )
@@ -118,13 +114,13 @@ class StepsConfig(ClassFractionsConfig):
     momentum: float = Field(0.9, ge=0, le=0.999, description="Momentum of SGD, which adds up noise; Adam ignores it.")
     optimiser: Literal["sgd", "adam"] = Field("sgd", description="Optimiser that receives the released gradients.")
     ema: float = Field(
-        0.0,
-        ge=0,
-        le=0.99999,
-        description="Decay of the average of the weights, which is released; 0: the last weights.",
+        0.0, ge=0, le=0.99999, description="Decay of the average of weights, which is released; 0: the last weights."
     )
     multiplicity: int = Field(
-        1, ge=1, le=64, description="K, number of views of each record; the mean of their gradients is clipped."
+        1,
+        ge=1,
+        le=64,
+        description="K, views of each record, such as noise levels; the mean of their gradients is clipped.",
     )
     records_per_subject: int = Field(
         4, ge=1, le=1024, description="Records that are drawn from each sampled subject, if the unit is the subject."

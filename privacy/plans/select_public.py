@@ -42,8 +42,8 @@ class SelectPublicConfig(ClassFractionsConfig):
     extractor: str = Field(
         "",
         max_length=64,
-        description="Name of a public network that the operator installed. Its features define which image is nearest. "
-        "Empty: colours and texture define it.",
+        description="Name of a public network that the operator installed. Its features define which image is nearest; "
+        "empty: colours and texture do.",
     )
     public_images: int = Field(
         20_000, ge=2, le=200_000, description="Largest number of public images to consider; a public seed chooses them."
@@ -60,8 +60,7 @@ class SelectPublicConfig(ClassFractionsConfig):
         1.5,
         ge=0,
         le=10,
-        description="A choice's noisy count of votes becomes zero if it is below this many standard deviations of the "
-        "noise.",
+        description="A noisy count of votes becomes zero below this many standard deviations of the noise.",
     )
     mirror: bool = Field(False, description="Mirror half of the generated images, left and right.")
     shift: float = Field(0.05, ge=0, le=0.25, description="Largest shift of a generated image, as a share of its side.")
