@@ -181,7 +181,7 @@ def least_mu_squared(events: Sequence[Event], rate: float) -> float:
 
 
 def least_noise(probability: float, steps: int, mu_squared: float, rate: float) -> float:
-    """Return the least noise multiplier with which steps fit a budget, to one part in 5,000; at least 0.1.
+    """Return the least noise multiplier, but at least 0.1, with which steps fit a budget, to one part in 5,000.
 
     Args:
         probability: that a unit is in the sample of a step, below 1.

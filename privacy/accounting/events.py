@@ -139,7 +139,7 @@ _TYPES: Mapping[str, type[Event]] = {"gaussian": GaussianEvent, "poisson_gaussia
 
 
 def dp_event(event: Event) -> dp_accounting.DpEvent:
-    """Return an event in dp-accounting's vocabulary."""
+    """Convert an event to an event of the package dp-accounting."""
     import dp_accounting
 
     release = dp_accounting.GaussianDpEvent(event.noise_multiplier)

@@ -67,7 +67,7 @@ class Filter:
         return self.base + self.rate * nano / NANO
 
     def epsilon_of(self, nano: int) -> float:
-        """Return the epsilon, at the account's delta, of having spent `nano`; at most EPSILON_MAX."""
+        """Return the epsilon that spending `nano` guarantees at the account's delta; at most EPSILON_MAX."""
         d = self.d_of(_amount("nano", nano))
         if nano == 0:
             return 0.0
@@ -82,7 +82,7 @@ class Filter:
         return math.floor(within * NANO)
 
     def at_limit(self, epsilon: float, used_nano: int) -> Filter:
-        """Return the filter of the account with another limit.
+        """Return the account's filter after its limit changes to `epsilon`.
 
         A lower limit keeps the rate. A higher limit adds a tenth of the remaining delta to the d allotted so far. It
         fits the rate to the new capacity, but never raises the rate.

@@ -160,7 +160,7 @@ def without(part: Part, dropped: torch.Tensor) -> Part:
 
 
 def noisy_sum(private_sum: torch.Tensor, *, bound: float, noise_multiplier: float, noise: SecureNoise) -> torch.Tensor:
-    """Add discrete Gaussian noise of deviation `noise_multiplier * bound` to a sum, exactly as priced.
+    """Add discrete Gaussian noise to a sum; its standard deviation is at least `noise_multiplier * bound`.
 
     Sums and noise are integers: floating-point noise has gaps that reveal low bits of the sum (Mironov 2012).
 

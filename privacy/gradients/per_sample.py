@@ -82,7 +82,7 @@ class Traces:
 
 
 def add_shares(found: Shares, shares: Shares) -> None:
-    """Add per-record gradients to those in `found`, which already has only parameters that several layers share."""
+    """Add per-record gradients to `found`, which can already contain a parameter only if several layers share it."""
     for key, share in shares.items():
         found[key] = found[key] + share if key in found else share
 
@@ -156,7 +156,7 @@ def trace_gradients(
 
 
 class _Seen(NamedTuple):
-    """A layer that ran, its input with its version, and a GroupNorm's means and inverse deviations."""
+    """A layer that ran, its input, the input's version, and a GroupNorm's means and inverse deviations."""
 
     layer: nn.Module
     activations: torch.Tensor

@@ -157,7 +157,7 @@ def assert_one_record_each(private_subjects: npt.NDArray[np.int64]) -> None:
 
 
 def poisson_sample(units: int, probability: float, noise: SecureNoise) -> npt.NDArray[np.int64]:
-    """Draw one Poisson sample.
+    """Draw one Poisson sample: each unit is in it with one probability, independently of the others.
 
     Args:
         units: number of units (records or subjects). Private.

@@ -171,7 +171,7 @@ def choose_top_k(g: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _partition(magnitude: npt.NDArray[np.float32], k: int) -> tuple[npt.NDArray[Any], ...]:
-    """Return the kth largest and the largest magnitude of each row, and whether more than k reach the kth: 1 <= k < d.
+    """Return each row's kth largest and largest magnitude, and whether more than k reach the kth. Needs 1 <= k < d.
 
     As integers, non-negative floats keep their order and NaNs come last; NumPy partitions integers several times faster
     than `torch.topk` does.

@@ -26,7 +26,7 @@ EvaluationSeed = Annotated[int, Field(ge=0, le=2**31 - 1, description="Public se
 
 
 class RecipeConfig(BaseModel):
-    """Public parameters of one training. Each recipe's subclass adds its options, and derives values where possible.
+    """Public parameters of one training. Each recipe has a subclass with its own options.
 
     Raises:
         InvalidParameter: an option is unknown, has another type (a boolean is not a number, 1.0 not an integer), is out
@@ -136,7 +136,7 @@ def read_options(kind: type[C], options: Mapping[str, Any], presets: Mapping[str
 
 @cache
 def option_schemas(kind: type[RecipeConfig]) -> dict[str, dict[str, Any]]:
-    """Return the JSON Schema of each option of a class of configurations."""
+    """Return the JSON Schema of each option of a configuration class."""
     schemas = kind.model_json_schema()["properties"]
     return {name: {key: value for key, value in schema.items() if key != "title"} for name, schema in schemas.items()}
 

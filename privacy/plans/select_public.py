@@ -91,7 +91,7 @@ class SelectPublicConfig(ClassFractionsConfig):
 
 
 def votes_event(stddev: float) -> GaussianEvent:
-    """Return the event of one iteration: a release of the votes for all choices of all classes, with discrete noise.
+    """Return the event of one iteration, which releases the votes for all choices of all classes with discrete noise.
 
     Privacy:
         Adjacency add/remove of one unit. The choices are a function of public images and of earlier releases. A record

@@ -224,7 +224,7 @@ def warm_start_event(name: str, stddev: float) -> GaussianEvent:
 
 
 def warm_start_stages(config: MomentsConfig, budget_nano: int, privacy_filter: Filter) -> list[Stage]:
-    """Divide a budget among the releases of a warm start, by configured shares. Omit releases without a share.
+    """Divide a budget among the releases of a warm start by their shares. Return a stage for each nonzero share.
 
     Raises:
         InvalidParameter: the budget is too small.
