@@ -1,4 +1,4 @@
-"""Count the guarantees that tests and audits check, one row each, so that losing one is noticed.
+"""Print how many guarantees of each kind tests and audits check, so that a lost one is noticed.
 
     python -m scripts.count_guarantees
 

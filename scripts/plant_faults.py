@@ -3,7 +3,7 @@
     python -m scripts.plant_faults [--only WORD ...]
 
 Prints the table of docs/research/guarantees.md. The exit status is 1 if tests miss a fault or fail without it. It is
-also 1 if a fault's lines to replace are not in its file exactly once. planted_faults.txt contains the faults.
+also 1 if the lines that a fault replaces do not occur exactly once. planted_faults.txt contains the faults.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def plant(folder: Path, planted: Planted) -> str:
     text = file.read_text("utf-8") if file.exists() else ""
     before, after = planted.before.removesuffix("\n"), planted.after.removesuffix("\n")
     if text.count(before) != 1:
-        return f"THE LINES TO REPLACE ARE NOT EXACTLY ONCE in {planted.file}: {before!r}"
+        return f"THE LINES TO REPLACE DO NOT OCCUR EXACTLY ONCE in {planted.file}: {before!r}"
     file.write_text(text.replace(before, after), "utf-8")
     try:
         status, said = run_tests(folder, planted.tests)
@@ -91,7 +91,7 @@ def plant(folder: Path, planted: Planted) -> str:
 def main() -> int:
     """Plant the chosen faults and print a row for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=[""], help="words of the guarantees to try")
+    parser.add_argument("--only", nargs="+", default=[""], help="words of the guarantees whose faults to plant")
     given = parser.parse_args()
     caught: list[str] = []
     bad = 0

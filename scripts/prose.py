@@ -1,7 +1,8 @@
 """Check the language of documentation, docstrings and strings: `python -m scripts.prose`. Part of `make check`.
 
-It checks every sentence of pages, docstrings and string literals for three faults: words of the former dialect,
-inverted openings (except "Let x be" in mathematics), and more than WORDS_MAX words. `ALLOWED` lists exceptions.
+It checks every sentence of pages, docstrings and string literals for three faults: words that we no longer use,
+openings that hide the actor (except "Let x be" in mathematics), and more than WORDS_MAX words. `ALLOWED` lists
+exceptions.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ LENGTH = Check(sentences_too_long, path="length", message=f"{{}} words; the limi
 
 
 def pages() -> Iterator[tuple[str, int, str]]:
-    """Yield the sentences of pages with path and line, without code, tables, quotations and addresses."""
+    """Yield path, line and text of every sentence on pages, without code, tables, quotations and addresses."""
     research = ROOT / "docs" / "research"
     for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]):
         if research in path.parents:
@@ -77,7 +78,7 @@ def pages() -> Iterator[tuple[str, int, str]]:
 
 
 def strings() -> Iterator[tuple[str, int, str]]:
-    """Yield the sentences of docstrings and string literals with path and line."""
+    """Yield path, line and text of every sentence in docstrings and string literals."""
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text("utf-8"))):

@@ -58,7 +58,7 @@ def write_scans(folder: Path) -> None:
 def run(place: Path, *command: str, write: Callable[[Path], None] | None = None, stops: bool = False) -> str:
     """Run a command in a folder, after `write`; return its output without the progress of jobs.
 
-    `stops` states that the command must fail.
+    Raise RuntimeError unless the command succeeds or, with `stops`, fails.
     """
     if write is not None:
         write(place)

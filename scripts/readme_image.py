@@ -25,7 +25,7 @@ SCALE, GAP = 2, 12
 
 
 def block(images: torch.Tensor, labels: torch.Tensor) -> npt.NDArray[np.uint8]:
-    """Return the first images of each shown class as rows (h, w) uint8."""
+    """Return one image (h, w) uint8 with the first images of each shown class, one row per class."""
     kept = torch.cat([torch.nonzero(labels == label)[:EACH, 0] for label in CLASSES])
     rows = torch.arange(len(CLASSES)).repeat_interleave(EACH)
     return tiled(images[kept], rows, len(CLASSES)).squeeze(2).repeat(SCALE, 0).repeat(SCALE, 1)

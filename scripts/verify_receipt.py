@@ -4,7 +4,7 @@
 It needs only the standard library and `cryptography`, and no code of the service. Pin the key: get the fingerprint
 (SHA-256 of the public key) from the operator once, separately from the receipt.
 
-Exit codes: 0 the receipt is genuine (and the folder is its artifact), 1 it is not, 2 it could not be checked.
+Exit codes: 0 the receipt is genuine (and the folder is its artifact), 1 it is not genuine, 2 it could not be checked.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def require(condition: bool, why: str) -> None:
 
 
 def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object; reject duplicate names, because readers could see another value than the checked value."""
-    require(len(dict(pairs)) == len(pairs), "a name occurs twice")
+    """Return a JSON object. Reject duplicate names, because another reader could use a value that was not checked."""
+    require(len(dict(pairs)) == len(pairs), "a name occurs twice in a JSON object")
     return dict(pairs)
 
 
@@ -59,13 +59,11 @@ def check(receipt: Any, fingerprint: str) -> dict[str, Any]:
     """Return the statement of a genuine receipt; raise Refused for any other."""
     require(isinstance(receipt, dict) and set(receipt) == {"statement", "public_key", "signature"}, "not a receipt")
     statement = receipt["statement"]
-    require(
-        isinstance(statement, dict) and set(statement) == STATEMENT, "its statement lacks fields, or has unknown ones"
-    )
+    require(isinstance(statement, dict) and set(statement) == STATEMENT, "its statement has missing or unknown fields")
     require((statement["format"], statement["version"]) == ("obscura receipt", 1), "its format is unknown")
     public = bytes.fromhex(receipt["public_key"])
     require(public.hex() == receipt["public_key"], "its public key is not plain lower-case hex")
-    require(hashlib.sha256(public).hexdigest() == statement["key_id"] == fingerprint, "another key has signed it")
+    require(hashlib.sha256(public).hexdigest() == statement["key_id"] == fingerprint, "a different key has signed it")
     signature = bytes.fromhex(receipt["signature"])
     require(signature.hex() == receipt["signature"], "its signature is not plain lower-case hex")
     try:
@@ -73,16 +71,18 @@ def check(receipt: Any, fingerprint: str) -> dict[str, Any]:
     except InvalidSignature:
         raise Refused("its signature does not match: something in it was changed") from None
     entry, account = statement["entry"], statement["account"]
-    require(set(entry) == ENTRY and set(account) == ACCOUNT, "its entry or account lacks fields, or has unknown ones")
+    require(set(entry) == ENTRY and set(account) == ACCOUNT, "its entry or account has missing or unknown fields")
     require(
         hashlib.sha256(canonical(entry)).hexdigest() == statement["entry_hash"],
         "its entry does not match the stated hash",
     )
-    require(entry["kind"] == "capture" and entry["account_id"] == account["id"], "its entry pays for something else")
-    require(entry["details"]["artifact_sha256"] == statement["artifact_sha256"], "its entry lists another artifact")
-    require(entry["details"]["release"]["id"] == statement["release_id"], "its entry pays for another release")
+    require(
+        entry["kind"] == "capture" and entry["account_id"] == account["id"], "its entry is not the account's payment"
+    )
+    require(entry["details"]["artifact_sha256"] == statement["artifact_sha256"], "its entry has a different artifact")
+    require(entry["details"]["release"]["id"] == statement["release_id"], "its entry pays for a different release")
     for name in ("capacity_nano", "spent_nano"):
-        require(entry[name] == account[name], "its account has other balances than its entry")
+        require(entry[name] == account[name], "its account and its entry have different balances")
     return statement
 
 

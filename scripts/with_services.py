@@ -88,8 +88,8 @@ def postgresql_binaries() -> Path | None:
 class PostgresServer:
     """A new cluster in a folder, initially stopped. Committed data survives `stop`.
 
-    Raise FileNotFoundError without PostgreSQL's programs, or `runuser` if the caller is root; CalledProcessError if
-    initdb fails.
+    Raise FileNotFoundError if PostgreSQL's programs are missing, or if the caller is root and `runuser` is missing.
+    Raise CalledProcessError if initdb fails.
     """
 
     def __init__(self, folder: Path, *options: str) -> None:
@@ -221,7 +221,7 @@ def main(command: list[str]) -> int:
                 continue
             url = stack.enter_context(start())
             if url is None:
-                say(f"no {name}: the tests that need it are left out")
+                say(f"no {name}: tests that need it are skipped")
             else:
                 environment[variable] = url
                 say(f"{name} started for this run")
@@ -230,7 +230,7 @@ def main(command: list[str]) -> int:
             environment["TMPDIR"] = folder
             say("temporary files are kept in memory")
         if shutil.which("chromium") is None and shutil.which("chromium-browser") is None:
-            say("no Chromium: the tests that look at pages in a browser are left out")
+            say("no Chromium: tests that need a browser are skipped")
         return subprocess.run(command, env=environment, check=False).returncode
 
 

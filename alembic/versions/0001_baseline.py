@@ -61,7 +61,7 @@ def columns(description: str) -> list[sa.Column[Any]]:
 
 
 def choice(name: str, words: str, *, nullable: bool = False) -> sa.Column[str]:
-    """Return a column that allows only some words, with its CHECK constraint."""
+    """Return a text column with a CHECK constraint that allows only these words."""
     kind = sa.Enum(*words.split(), name=name, native_enum=False, create_constraint=True, length=32)
     return sa.Column(name, kind, nullable=nullable)
 
@@ -75,9 +75,9 @@ def create(name: str, *parts: Any, key: str = "", indexed: str = "", **rules: st
 
     Args:
         parts: columns, constraints, or descriptions of columns.
-        key: columns of the primary key; by default, a column `id` is added.
-        indexed: indexes, such as `created_at, state created_at`.
-        rules: CHECK constraints by name.
+        key: columns of the primary key, separated by spaces; by default, a new column `id`.
+        indexed: columns of each index, such as `created_at, state created_at` for two indexes.
+        rules: SQL conditions of CHECK constraints, by name.
     """
     items = [item for part in parts for item in (columns(part) if isinstance(part, str) else [part])]
     if not key:
@@ -94,7 +94,7 @@ def index_where(name: str, table: str, columns: list[str], rule: str, *, unique:
 
 
 def append_only_sqlite(table: str, same_place: str, removed: str) -> tuple[str, ...]:
-    """Return the triggers that reject changing, deleting or replacing a row."""
+    """Return triggers that reject changing, deleting or replacing a row; `removed` rows may be deleted."""
     refuse = f"BEGIN SELECT RAISE(ABORT, '{table} are append-only'); END"
     unless = f"WHEN NOT ({removed}) " if removed else ""
     return (
@@ -107,7 +107,7 @@ def append_only_sqlite(table: str, same_place: str, removed: str) -> tuple[str, 
 
 
 def append_only_postgresql(table: str, removed: str) -> tuple[str, ...]:
-    """Return the function and the triggers that reject changing or deleting a row."""
+    """Return a function and triggers that reject changing or deleting a row; `removed` rows may be deleted."""
     unless = f"IF TG_OP = 'DELETE' THEN IF {removed} THEN RETURN OLD; END IF; END IF; " if removed else ""
     return (
         f"CREATE FUNCTION {table}_append_only() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {unless}"

@@ -2,9 +2,9 @@
 
 docs/explanation/accounting.md has the proof.
 
-A job is dominated by (mu, d) if it reveals no more than this mechanism: with probability d everything, otherwise one
-Gaussian release with parameter mu. Such jobs compose adaptively as long as their mu^2 and their d add up to no more
-than an account has. An account allots d in proportion to mu^2, so a job's cost is one number, mu^2:
+A job is dominated by (mu, d) if it reveals no more than this mechanism: reveal everything with probability d, otherwise
+make one Gaussian release with parameter mu. Such jobs compose adaptively as long as their mu^2 and their d add up to no
+more than an account has. An account allots d in proportion to mu^2, so a job's cost is one number, mu^2:
 
     price = the smallest m such that, at every epsilon, delta_job(epsilon) <= d + (1 - d) delta_G(sqrt(m), epsilon),
     where d = rate * m.
@@ -56,7 +56,7 @@ class Curve:
 
 @functools.lru_cache(maxsize=2**10)
 def curve(events: tuple[Event, ...]) -> Curve:
-    """Return upper bounds of a job's delta. Its events, repeated steps included, are fixed before its first release.
+    """Return upper bounds of a job's delta. Its events (repeats included) must be fixed before its first release.
 
     Raises:
         InvalidParameter: there are no events.
@@ -96,7 +96,7 @@ def curve(events: tuple[Event, ...]) -> Curve:
 
 
 def deviation(event: PoissonGaussianEvent) -> float:
-    """Return the mu of many repetitions by the central limit: an estimate, for grids and starting points.
+    """Estimate the mu of many repetitions by the central limit theorem, for grids and starting points.
 
     Section 5 of Bu, Dong, Long & Su 2020 (arXiv:1911.11607).
     """
@@ -108,14 +108,14 @@ def deviation(event: PoissonGaussianEvent) -> float:
 
 
 def split(epsilon: float, delta: float, given: float = 0.0) -> tuple[float, float]:
-    """Split an account's (epsilon, delta) into its capacity mu^2 and the d allotted to that capacity.
+    """Split an account's (epsilon, delta) into its capacity mu^2 and d, the part of delta for that capacity.
 
     A tenth of delta is allotted to d. With less, steps on few units cost more; with more, Gaussian releases cost more.
 
     Args:
         epsilon: of the account.
         delta: of the account.
-        given: d allotted under an earlier limit; a tenth of the remaining delta is added to it.
+        given: d allotted under an earlier limit. The result adds a tenth of the remaining delta to it.
 
     Returns:
         mu^2 and d with d + (1 - d) delta_G(mu, epsilon) <= delta.
@@ -181,10 +181,10 @@ def least_mu_squared(events: Sequence[Event], rate: float) -> float:
 
 
 def least_noise(probability: float, steps: int, mu_squared: float, rate: float) -> float:
-    """Return the least noise multiplier with which steps fit a budget, to one part in 5,000; at least 0.1.
+    """Return the least noise multiplier, but at least 0.1, with which steps fit a budget, to one part in 5,000.
 
     Args:
-        probability: of each unit to be in a step's sample, below 1.
+        probability: that a unit is in the sample of a step, below 1.
         steps: number of steps, including repeated ones.
         mu_squared: upper bound of their cost.
         rate: the account's d for each unit of mu^2.

@@ -28,7 +28,7 @@ _POINTS_OF_ONE, _POINTS_OF_ALL, _INTERVAL_MAX = 5_000, 100_000, 5e-4
 def build_certificate(
     *, filter: Filter, events: Sequence[Event], unit: Unit, assumed_public: Sequence[str], cost_nano: int
 ) -> dict[str, Any]:
-    """Certify the events of one release against the account's filter: the public statement that accompanies it.
+    """Return the public statement of one release's events and guarantee, under the account's filter.
 
     Args:
         filter: the account's filter when the release was priced.
@@ -44,8 +44,8 @@ def build_certificate(
         unit, protects: the unit, as an identifier and in words.
         adjacency: always "add_remove".
         accounting: always "approximate_gdp".
-        rate: the account's d for each unit of mu^2 at the time.
-        base: d that may have been allotted before, at higher rates.
+        rate: d, the part of delta that the account allotted to each unit of mu^2 at the time.
+        base: d that the account may have allotted before, at higher rates.
         capacity_nano: the account's capacity at the time, in nano-units of mu^2.
         cost_nano: charged for this release.
         events: the paid events, as `event_from_json` reads them.
@@ -56,7 +56,7 @@ def build_certificate(
 
     Raises:
         InvalidParameter: there is no event, the unit is unknown, or less was charged than the events cost.
-        BudgetExceeded: the charge is more than the account can ever hold.
+        BudgetExceeded: the charge exceeds the account's capacity.
     """
     if not events:
         raise InvalidParameter("events", [], "a release without events has nothing to certify")
@@ -64,7 +64,7 @@ def build_certificate(
         raise InvalidParameter("unit", unit, f"the units are {' and '.join(UNITS)}")
     exact_nano = sum(filter.cost_nano(event) for event in events)
     if cost_nano < exact_nano:
-        raise InvalidParameter("cost_nano", cost_nano, f"the events cost {exact_nano} nano-units")
+        raise InvalidParameter("cost_nano", cost_nano, f"the events cost more: {exact_nano} nano-units")
     if cost_nano > filter.capacity_nano:
         raise BudgetExceeded(cost_nano, filter.capacity_nano)
     return {
@@ -88,7 +88,7 @@ def build_certificate(
 
 
 def pld_epsilon(events: Sequence[Event], delta: float) -> float:
-    """Return the epsilon of pre-committed events by privacy loss distributions, an upper bound.
+    """Return an upper bound of the epsilon of events that are fixed in advance, by privacy loss distributions.
 
     Unsampled releases are first merged into one of the same total mu^2, which is exact and limits discretisation.
     """

@@ -121,7 +121,7 @@ class PoissonGaussianEvent:
 
     @property
     def is_sampled(self) -> bool:
-        """Return whether releases use samples, and are therefore priced as a whole."""
+        """Return whether releases use random samples of the units, and are therefore priced as a whole."""
         return self.sampling_probability < 1
 
     @property
@@ -139,7 +139,7 @@ _TYPES: Mapping[str, type[Event]] = {"gaussian": GaussianEvent, "poisson_gaussia
 
 
 def dp_event(event: Event) -> dp_accounting.DpEvent:
-    """Return an event in dp-accounting's vocabulary."""
+    """Convert an event to an event of the package dp-accounting."""
     import dp_accounting
 
     release = dp_accounting.GaussianDpEvent(event.noise_multiplier)

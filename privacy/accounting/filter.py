@@ -1,7 +1,7 @@
 """The privacy filter: an account's (epsilon, delta) as a capacity, and every event as a price, in nano-units of mu^2.
 
-Prices are rounded up and capacities down, so a comparison of integers decides. Jobs may be chosen adaptively. Below it:
-the noise that fits a budget, and the guarantee of a budget as odds. All are pure functions of public parameters.
+Prices are rounded up and capacities down, so a comparison of integers decides. Jobs may be chosen adaptively. Other
+functions compute the noise that fits a budget, and an attacker's odds. All are pure functions of public parameters.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _ODDS_MARGIN = 1e-9  # relative margin, towards the weaker statement; normal pro
 class Filter:
     """Price releases in approximate Gaussian differential privacy; `open_filter` creates a filter.
 
-    Privacy: each event of an account is priced as a whole, by the mu^2 and the d = rate * mu^2 that dominate it. Events
-    may be chosen adaptively. While their prices add up to at most the capacity, everything published is (epsilon,
-    delta)-differentially private. The proof is in docs/explanation/accounting.md.
+    Privacy: each event of an account is priced as a whole, by a mu^2 such that (mu, d = rate * mu^2) dominates it.
+    Events may be chosen adaptively. While their prices add up to at most the capacity, everything published is
+    (epsilon, delta)-differentially private. docs/explanation/accounting.md has the proof and defines d.
 
     Attributes:
         epsilon: the account's limit.
         delta: of the account.
-        rate: d for each unit of mu^2. It falls when the limit is raised and never grows. At rate 0, sampled releases
-            are priced as unsampled.
+        rate: d for each unit of mu^2. It can fall when the limit is raised, and never grows. At rate 0, sampled
+            releases are priced as unsampled.
         base: d beyond rate * mu^2 that spending at higher rates, before the limit was raised, may have used.
-        capacity_nano: total nano-units of mu^2.
+        capacity_nano: the account's whole budget, in nano-units of mu^2.
     """
 
     epsilon: float
@@ -67,7 +67,7 @@ class Filter:
         return self.base + self.rate * nano / NANO
 
     def epsilon_of(self, nano: int) -> float:
-        """Return the epsilon, at the account's delta, of having spent `nano`; at most EPSILON_MAX."""
+        """Return the epsilon that spending `nano` guarantees at the account's delta; at most EPSILON_MAX."""
         d = self.d_of(_amount("nano", nano))
         if nano == 0:
             return 0.0
@@ -77,22 +77,22 @@ class Filter:
         return min(spent, self.epsilon if nano <= self.capacity_nano else EPSILON_MAX)
 
     def nano_of(self, epsilon: float) -> int:
-        """Return the nano-units of a budget of (epsilon, delta), rounded down."""
+        """Return the nano-units of mu^2 that fit into epsilon at the account's delta, rounded down."""
         within = mu_squared_within(checked_epsilon(epsilon), checked_delta(self.delta), self.rate, self.base)
         return math.floor(within * NANO)
 
     def at_limit(self, epsilon: float, used_nano: int) -> Filter:
-        """Return the filter of the account with another limit.
+        """Return the account's filter after its limit changes to `epsilon`.
 
         A lower limit keeps the rate. A higher limit adds a tenth of the remaining delta to the d allotted so far. It
         fits the rate to the new capacity, but never raises the rate.
 
         Args:
             epsilon: the new limit.
-            used_nano: spent and held so far, priced at earlier rates.
+            used_nano: nano-units spent and reserved so far, priced at earlier rates.
 
         Raises:
-            InvalidParameter: the limit is out of range, or smaller than one nano-unit.
+            InvalidParameter: the limit is out of range, or its capacity is below one nano-unit.
         """
         rate, base = self.rate, self.base
         if epsilon > self.epsilon:
@@ -116,8 +116,8 @@ def open_filter(epsilon: float, delta: float, rate: float | None = None, base: f
     Args:
         epsilon: the account's limit, positive and finite.
         delta: the account's delta, strictly between 0 and 1.
-        rate: of the account; None fits it to this budget.
-        base: of the account.
+        rate: stored for the account; None computes the rate of a new account.
+        base: stored for the account; 0 for a new account.
 
     Raises:
         InvalidParameter: a value is out of range, or a new account's budget is below one nano-unit.
@@ -147,7 +147,7 @@ def stddev_for(sensitivity: float, budget_nano: int, count: int = 1) -> float:
 
     Args:
         sensitivity: L2 sensitivity of one release.
-        budget_nano: of all releases together, in nano-units of mu^2.
+        budget_nano: for all releases together, in nano-units of mu^2.
         count: number of releases, priced by `GaussianEvent.of_discrete_noise`.
 
     Returns:
@@ -176,9 +176,9 @@ def noise_multiplier_for(filter: Filter, probability: float, count: int, budget_
 
     Args:
         filter: of the account.
-        probability: of each unit to be in a release's sample, in (0, 1].
+        probability: that a unit is in the sample of a release, in (0, 1].
         count: number of releases, including repeated ones.
-        budget_nano: of all of them together, in nano-units of mu^2.
+        budget_nano: for all releases together, in nano-units of mu^2.
 
     Returns:
         Noise over sensitivity, at least 0.1 and within one part in 5,000 of the smallest.
@@ -189,7 +189,7 @@ def noise_multiplier_for(filter: Filter, probability: float, count: int, budget_
     event = PoissonGaussianEvent(probability, 1.0, count)
     room = (_amount("budget_nano", budget_nano) - 1) / NANO / (1 + 2 * PRICE_MARGIN)
     if room <= 0:
-        raise InvalidParameter("budget_nano", budget_nano, "it pays for no release")
+        raise InvalidParameter("budget_nano", budget_nano, "it is too small to pay for a release")
     if event.is_sampled:
         return least_noise(probability, count, room, filter.rate)
     noise = math.sqrt(count / room)
@@ -206,11 +206,11 @@ def loss_bound(privacy_filter: Filter, nano: int | None = None) -> float:
 
     Args:
         privacy_filter: of the account.
-        nano: nano-units of mu^2 that may ever be spent, fixed before anything is published; None is the capacity. The
-            amount spent so far is not valid here: an attacker who chooses when to look can exceed its bound more often.
+        nano: nano-units of mu^2 that may ever be spent, fixed before anything is published; None: the capacity. Do not
+            pass the amount spent so far: an attacker who chooses when to look can exceed its bound more often.
 
     Returns:
-        The bound b, above the epsilon at delta of the same amount; 0 if nothing may be spent.
+        The bound b, which is above the amount's epsilon at delta; 0 if nothing may be spent.
 
     Privacy:
         Let P and Q be the distributions of all that is published with and without one unit. Let E be the outcomes with
@@ -236,7 +236,7 @@ def loss_bound(privacy_filter: Filter, nano: int | None = None) -> float:
 
 
 def attacker_certainty_max(privacy_filter: Filter, nano: int | None = None) -> float:
-    """Return the certainty 1 / (1 + e^-b) that an attacker at 50% can reach, b from `loss_bound`.
+    """Return the certainty that an attacker who starts at 50% can reach: 1 / (1 + e^-b), with b from `loss_bound`.
 
     The bound holds for everything published for `nano` together, except with probability at most delta: posterior odds
     are prior odds, here 1, times dP/dQ.

@@ -1,4 +1,4 @@
-"""The Gaussian mechanism's exact trade-off: delta from epsilon and back, for a release with parameter mu."""
+"""The Gaussian mechanism's exact trade-off: delta from epsilon, and epsilon or mu from delta."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ REMEMBERED = 2**15  # budgets and balances of some thousands of accounts
 def checked_epsilon(value: float) -> float:
     """Return a valid epsilon as a float, or raise InvalidParameter."""
     if positive_finite("epsilon", value) > EPSILON_MAX:
-        raise InvalidParameter("epsilon", value, f"the largest epsilon that is accounted for is {EPSILON_MAX:g}")
+        raise InvalidParameter("epsilon", value, f"epsilon must be at most {EPSILON_MAX:g}")
     return float(value)
 
 
 def checked_delta(value: float) -> float:
     """Return a valid delta as a float, or raise InvalidParameter."""
     if not 0 < positive_finite("delta", value) < 1:
-        raise InvalidParameter("delta", value, "delta is a probability strictly between 0 and 1")
+        raise InvalidParameter("delta", value, "delta must be strictly between 0 and 1")
     return float(value)
 
 
@@ -76,7 +76,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 @functools.lru_cache(maxsize=REMEMBERED, typed=True)
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Return the smallest epsilon for which a mu-GDP mechanism is (epsilon, delta)-DP; 0 when delta alone covers it."""
+    """Return the smallest epsilon for which a mu-GDP mechanism is (epsilon, delta)-DP; 0 if it is (0, delta)-DP."""
     log_delta = math.log(checked_delta(delta))
     if gaussian_log_delta(positive_finite("mu", mu), 0.0) <= log_delta:
         return 0.0

@@ -1,7 +1,7 @@
 """Audit a mechanism with many draws on two neighbours: measure how well the best test distinguishes them.
 
 The neighbours are the worst case of the sensitivity's proof. The test compares the likelihood ratio, or an increasing
-function of it, with a threshold fixed before. Its error rates are bounded from above (Clopper & Pearson 1934); every
+function of it, with a threshold chosen before. Its error rates are bounded from above (Clopper & Pearson 1934). Every
 claim of privacy is a lower bound on pairs of error rates. Thousands of draws detect a factor of two in the noise, which
 one run of a training cannot show.
 """
@@ -35,7 +35,7 @@ class Errors:
 def count_errors(
     scores_without: npt.NDArray[np.float64], scores_with: npt.NDArray[np.float64], threshold: float
 ) -> Errors:
-    """Count the errors of the test that says "with" above a threshold, which was fixed without these scores."""
+    """Count errors of the test that says "with" above a threshold. The threshold must not depend on these scores."""
     return Errors(
         without=len(scores_without),
         false_alarms=int(np.count_nonzero(scores_without > threshold)),

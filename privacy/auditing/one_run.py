@@ -27,7 +27,7 @@ _BISECTIONS = 50
 
 @dataclasses.dataclass(frozen=True)
 class Guesses:
-    """The outcome of one game.
+    """The outcome of one audit game, in which an auditor guesses which canaries were in the data.
 
     Attributes:
         canaries: m, each in the data with probability 1/2, independently.
@@ -46,7 +46,7 @@ class Guesses:
 
 
 def flip_coins(canaries: int, seed: int) -> npt.NDArray[np.bool_]:
-    """Return a mask of the canaries in the data, (canaries,) bool; the auditor's coins may have a public seed."""
+    """Return a random mask (canaries,) bool of the canaries in the data. The auditor may publish the seed."""
     return np.random.default_rng(seed).random(canaries) < 0.5
 
 
@@ -72,7 +72,7 @@ def guess(scores: npt.NDArray[np.float64], included: npt.NDArray[np.bool_], made
 
 
 def p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
-    """Bound the probability of at least this many correct guesses for any (epsilon, delta)-DP mechanism.
+    """Bound from above the probability of at least this many correct guesses, for any (epsilon, delta)-DP mechanism.
 
     Theorem 5.2 of Steinke et al.: with f(v) = P[Binomial(r, e^epsilon / (1 + e^epsilon)) >= v],
 

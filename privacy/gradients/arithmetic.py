@@ -1,7 +1,7 @@
 """Arithmetic in which a record's gradient does not depend on the other records of its batch.
 
 The assumption: in passes of one shape, a network computes each row from that row alone, identically in every place of
-the batch. `privacy.gradients.places` tests it before the first step of a training and during the training. Then one
+the batch. `privacy.gradients.places` tests this before the first step of a training and during the training. Then one
 more unit at most moves other units to another place, and their contributions stay the same to the last bit. Other
 shapes may use other kernels, so all passes have one shape, with empty places filled. On a CPU, matrix products may
 start differently in rows that are not aligned to 64 bytes, so `aligned_linear` and `aligned_products` align them.
@@ -55,26 +55,26 @@ def exact_arithmetic() -> Iterator[None]:
 
 
 def aligned_linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return rows (..., d) times the transposed weight (p, d), plus a bias, computed the same way in every row."""
+    """Return rows (..., d) times the transposed weight (p, d), plus a bias. All rows are computed the same way."""
     found = functional.linear(padded(rows), aligned_rows(weight))[..., : len(weight)]
     return found if bias is None else found + bias
 
 
 def aligned_products(left: Tensor, right: Tensor) -> Tensor:
-    """Return left (n, p, t) times the transposed right (n, d, t): n products (p, d), all computed the same way."""
+    """Return n products (n, p, d) of left (n, p, t) and transposed right (n, d, t), all computed the same way."""
     if left.shape[2] == 1:
         return left * right.mT  # faster on a CPU
     return padded(left) @ padded(right).mT
 
 
 def aligned_rows(matrix: Tensor) -> Tensor:
-    """Pad both sides of a matrix (p, d) with zeros once, so that later products do not copy it."""
+    """Pad both sides of a matrix (p, d) with zeros to multiples of 16, so that later products do not copy it."""
     more = -len(matrix) % _ALIGNED
     return functional.pad(padded(matrix), (0, 0, 0, more)) if more else padded(matrix)
 
 
 def padded(rows: Tensor) -> Tensor:
-    """Pad the last side of rows (..., d) with zeros, as `aligned_rows` does."""
+    """Pad the last side of rows (..., d) with zeros to a multiple of 16."""
     more = -rows.shape[-1] % _ALIGNED
     return functional.pad(rows, (0, more)) if more else rows.contiguous()
 

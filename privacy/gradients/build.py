@@ -1,8 +1,8 @@
-"""The gradient estimator and the masks of frozen coordinates that a plan's private steps name.
+"""Build the gradient estimator that a plan names, and the masks of coordinates that its steps freeze.
 
 Random and ranked freeze ("Differentially Private SGD with Sparse Gradients", 2022, Algorithms 1 and 2): each epoch, or
 each step, has one mask. A frozen coordinate has no gradient before clipping and no noise afterwards. Gradual cooling
-(`privacy.plans.private_steps`) raises the share of frozen coordinates from 0 to its end over the first epochs. In the
+(`privacy.plans.private_steps`) raises the share of frozen coordinates from 0 to its limit over the first epochs. In the
 posterior variant, the paper's ablation, frozen coordinates still count towards the clip.
 
 Privacy: a random mask is drawn from public randomness, a ranked one from released gradients. No mask looks at private
@@ -60,7 +60,7 @@ def build_estimator(
         return TopAggSgd(shapes, clip=config.clip, keep=config.keep, **common)
     if config.estimator in ("gep", "bgep"):
         if anchors is None:
-            raise InvalidParameter("estimator", config.estimator, "it finds a basis, which needs public anchor images")
+            raise InvalidParameter("estimator", config.estimator, "it needs public anchor images, and there are none")
         return Gep(
             shapes,
             anchors,
@@ -87,7 +87,7 @@ def build_estimator(
 
 
 def random_mask(coordinates: int, rate: float, generator: torch.Generator) -> torch.Tensor:
-    """Return (d,) bool with round(rate d) frozen (False) places, at least one active, from public randomness."""
+    """Return a mask (d,) bool from public randomness: round(rate d) are False (frozen), but at least one is True."""
     frozen = min(round(rate * coordinates), coordinates - 1)
     mask = torch.ones(coordinates, dtype=torch.bool)
     mask[torch.randperm(coordinates, generator=generator)[:frozen]] = False
@@ -95,7 +95,7 @@ def random_mask(coordinates: int, rate: float, generator: torch.Generator) -> to
 
 
 def ranked_mask(released_mean: torch.Tensor, rate: float) -> torch.Tensor:
-    """Return (d,) bool that freezes the coordinates whose mean released gradient over the last epoch was smallest.
+    """Return a mask (d,) bool, False (frozen) where the mean released gradient of the last epoch was smallest.
 
     Args:
         released_mean: (d,) mean of the noisy gradients, noise on frozen coordinates included. Released, so public.
@@ -110,12 +110,12 @@ def ranked_mask(released_mean: torch.Tensor, rate: float) -> torch.Tensor:
 
 @dataclass
 class Freezing:
-    """The masks of one training, period by period. Public.
+    """The masks of one training, one for each period of steps. Public.
 
     Attributes:
         config: the rule for freezing coordinates, if any.
-        schedule: number of frozen coordinates, and number of steps per mask.
-        estimator: its coordinates are frozen.
+        schedule: share of frozen coordinates, and number of steps in a period.
+        estimator: the estimator whose coordinates are frozen.
         device: of the estimator's gradients.
         released_sum: (d,) sum of this period's releases, on the CPU; None before the first one, or if not ranked.
     """
@@ -139,7 +139,7 @@ class Freezing:
         self.released_sum = None
 
     def remember(self, released: Mapping[str, Tensor], step: int) -> None:
-        """Add a release to the next period's ranking; frozen coordinates get only public noise."""
+        """Add a release to the next period's ranking. Frozen coordinates count as public noise."""
         if self.config.freeze != "ranked":
             return
         flat = torch.cat([value.detach().reshape(-1).cpu() for value in released.values()])

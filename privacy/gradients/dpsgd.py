@@ -4,9 +4,9 @@ Adjacency: add or remove one record. Unit: the record (rows of one record are av
 Event: `PoissonGaussianEvent(probability, noise_multiplier)` for each step, with the batch drawn by `poisson_sample`.
 
 Sensitivity: each sampled record contributes its gradient scaled to norm at most C, in whole steps of a grid; so one
-more record changes the sum by at most C, attained (up to the room of `privacy.gradients.integers`) by a gradient longer
+more record changes the sum by at most C, attained (up to ROOM of `privacy.gradients.integers`) by a gradient longer
 than C. The released sum is divided by the *expected* batch size, a public number. Frozen coordinates are dropped before
-clipping or, in the posterior variant of random freeze, after it: dropping only shortens.
+clipping or, in the posterior variant of random freeze, after it: dropping coordinates only shortens a gradient.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class DpSgd(Estimator):
     Args:
         shapes: of the trainable parameters, by name.
         clip: C, the largest norm of one record's gradient and the sensitivity. Public.
-        common: parameters of every estimator; the noise multiplier is noise deviation over C.
-        freeze_after_clipping: frozen coordinates still count towards the clip (posterior freeze). Public.
+        common: parameters of every estimator. The noise multiplier is the noise's standard deviation over C.
+        freeze_after_clipping: True if frozen coordinates still count towards the clip (posterior freeze). Public.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class DpSgd(Estimator):
         self.freeze_after_clipping = freeze_after_clipping
 
     def add(self, traces: Traces) -> None:
-        """Clip and sum. Without frozen coordinates, outer products are never written out."""
+        """Clip each gradient and add it to the sum. Without frozen coordinates, never write out outer products."""
         if self.active is not None and not self.freeze_after_clipping:
             super().add(traces)
             return
@@ -68,7 +68,7 @@ class DpSgd(Estimator):
             self._add_sums({"": torch.cat([value.reshape(-1) for value in every])[self.active]})
 
     def contributions(self, rows: torch.Tensor) -> Mapping[str, Part]:
-        """Clip to C."""
+        """Clip each gradient to norm C."""
         return {"": whole(rows, self.scales(squares(rows).sqrt(), self.clip))}
 
     def privatise(self, noise: SecureNoise) -> Shares:

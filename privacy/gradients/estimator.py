@@ -1,6 +1,6 @@
 """The base of gradient estimators: shapes, frozen coordinates, and steps made of micro-batches.
 
-A step is: `begin_step` (public work only), any number of `add` (micro-batches of one Poisson sample; none if it is
+A step is: `begin_step` (public work only), one `add` for each micro-batch of a Poisson sample (none if the sample is
 empty), a charge, and one `privatise`. Only `add` reads private gradients; only `privatise` releases.
 
 A unit adds a vector of integers of norm at most `bound`, and sums are exact (`privacy.gradients.integers`). So an
@@ -30,9 +30,9 @@ _BLOCK_NUMBERS_ELSEWHERE = 2**26
 
 
 class Curator:
-    """Add the noise of a process that trains alone.
+    """Add the noise to a step's sums, for a process that trains alone.
 
-    Override both methods for processes that share a training, each with the sums of some of its records.
+    Override both methods if several processes share a training, each with the sums of some of the records.
     """
 
     def privatise(self, private_sum: torch.Tensor, add_noise: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
@@ -57,18 +57,18 @@ class Estimator:
 
     Args:
         shapes: of the trainable parameters by name, in the network's order.
-        noise_multiplier: noise deviation over sensitivity. Public.
+        noise_multiplier: standard deviation of the noise over the sensitivity. Public.
         expected_batch: sampling probability times the declared number of units. Public: sums are divided by this
             number, never by the size of a batch.
-        curator: adds the noise and agrees on public tensors; None: this process alone.
+        curator: adds the noise, and makes public tensors equal on all processes; None: this process trains alone.
 
     Attributes:
         sensitivity: L2 change of the sum when one unit is added to the sample; its module has the proof.
         bound: the sensitivity in steps of the grid, the largest norm of a unit's integers.
-        coordinates: d.
+        coordinates: number d of coordinates of a gradient.
         active: mask (d,) bool of coordinates that are not frozen; None: all.
         active_sizes: number of coordinates of each parameter that are not frozen, by name.
-        active_coordinates: their sum d_active.
+        active_coordinates: number d_active of all coordinates that are not frozen.
     """
 
     sensitivity: float
@@ -102,7 +102,7 @@ class Estimator:
         if self._sums:
             raise InvalidParameter("active", "(mask)", "a mask cannot change within a step")
         if active is not None and (active.shape != (self.coordinates,) or not bool(active.any())):
-            raise InvalidParameter("active", tuple(active.shape), f"it needs {self.coordinates} places, one True")
+            raise InvalidParameter("active", tuple(active.shape), f"give {self.coordinates} places, not all False")
         self.active, self.active_sizes, start = active, dict[str, int](), 0
         self._chosen: dict[str, torch.Tensor | None] = {}  # indices of each parameter's active coordinates; None: all
         for name, shape in self.shapes.items():
@@ -125,11 +125,11 @@ class Estimator:
         self._add_sums(exact_sums(blocks, self.bound))
 
     def contributions(self, rows: torch.Tensor) -> Mapping[str, Part]:
-        """Return the integers of gradients (n, d_active) by part, of joint norm at most `bound`; in place. PRIVATE."""
+        """Turn gradients (n, d_active) into integers by part, of joint norm at most `bound`, in place. PRIVATE."""
         raise NotImplementedError
 
     def privatise(self, noise: SecureNoise) -> Shares:
-        """Return the noisy mean gradient by parameter name, zero where frozen, and end the step. Charge first."""
+        """End the step, and return the noisy mean gradient by parameter name, zero where frozen. Charge first."""
         flat = self._privatise_sums({"": torch.Size([self.active_coordinates])}, noise)[""]
         return self.unflatten(flat / self.expected_batch)
 
@@ -164,17 +164,17 @@ class Estimator:
         return traces.split(max(1, self.blocks_together * numbers // self.coordinates))
 
     def scales(self, norms: torch.Tensor, clip: float, part: float = 1.0) -> torch.Tensor:
-        """Return (n,) float64 factors that scale norms of `clip` or more to `part` of the bound, smaller norms to less.
+        """Return factors (n,) float64 that scale every norm of `clip` or more to `part` of `bound`.
 
         Args:
             norms: (n,) of the units' gradients. Private. If not finite, the unit contributes zero.
-            clip: largest norm that is not shortened. Public.
-            part: share of `bound` that the integers may have. Public.
+            clip: largest norm that is not clipped. Smaller norms are scaled by the factor of this norm. Public.
+            part: share of `bound` that the norm of the scaled integers may have. Public.
         """
         return part * self.bound * (1 - ROOM) / norms.double().clamp(min=clip)
 
     def unflatten(self, flat: torch.Tensor) -> Shares:
-        """Return (d_active,) by parameter name, zero on frozen coordinates."""
+        """Return a vector (d_active,) by parameter name, with zeros on frozen coordinates."""
         if self.active is not None:
             whole = torch.zeros(self.coordinates, dtype=flat.dtype, device=flat.device)
             whole[self.active] = flat
@@ -186,7 +186,7 @@ class Estimator:
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Resume from `state`."""
+        """Resume from a result of `state`."""
 
     def discard(self) -> Sums:
         """Return and discard the sums added since the step began, because a charge was refused. PRIVATE."""
@@ -198,7 +198,7 @@ class Estimator:
             self._sums[name] = self._sums[name] + value if name in self._sums else value
 
     def _privatise_sums(self, empty: Mapping[str, torch.Size], noise: SecureNoise) -> Shares:
-        """Privatise the sums, in units of the sensitivity; `empty` has the shape of every part by name."""
+        """Add noise to the sums, and scale grid steps back. `empty` has the shape of every part by name."""
         sums = [self._sums[name] if name in self._sums else self._nothing(shape) for name, shape in empty.items()]
         self._sums = {}
         add_noise = partial(noisy_sum, bound=self.bound, noise_multiplier=self.noise_multiplier, noise=noise)

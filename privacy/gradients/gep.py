@@ -1,16 +1,17 @@
 """Gradient embedding perturbation (Yu et al., ICLR 2021, arXiv:2102.12677, Algorithm 1), and B-GEP without residuals.
 
-A basis B of the gradients' subspace is found on *public* anchor images with fresh random labels. It takes a few power
-iterations (usually one) for each group of parameters. A record's gradient g becomes an embedding w = B g and a residual
-r = g - B^T w, clipped to S1 and S2. Both sums are released with noise, and B^T w~ + r~ is the gradient. The rows of B
-are orthonormal up to rounding; B^T w + r is g whatever B is, and privacy rests on the two clips alone.
+The basis B of a subspace is computed from gradients of *public* anchor images with fresh random labels. A few power
+iterations (usually one) compute it for each group of parameters. A record's gradient g becomes an embedding w = B g and
+a residual r = g - B^T w, clipped to S1 and S2. The sums of both are released with noise, as w~ and r~; the step's
+gradient is B^T w~ + r~. The rows of B are orthonormal up to rounding. For any B, B^T w + r is g, and privacy rests on
+the two clips alone.
 
 Adjacency: add or remove one record. Unit: the record. Event: one Gaussian release for each step, Poisson-sampled.
 
 Sensitivity: the released vector is (w / S1, r / S2). A record contributes two parts of norm at most 1 each, so sqrt(2)
 in all, attained if both exceed their bounds. B-GEP releases w / S1 alone, so its sensitivity is 1. Both parts are whole
-steps of a grid. The basis depends on public anchors, the released network and public randomness only; given the basis,
-the proof is the Gaussian mechanism's.
+steps of a grid. The basis depends on public anchors, the released network and public randomness only. Given the basis,
+the proof is that of the Gaussian mechanism.
 """
 
 from __future__ import annotations
@@ -65,14 +66,14 @@ def orthonormal_basis(
 def basis_of_combinations(
     anchors: Sequence[Part], size: int, generator: torch.Generator, iterations: int = 1
 ) -> torch.Tensor:
-    """Find the basis (k, p) as combinations of the anchors, using inner products instead of long decompositions.
+    """Find a basis (k, p) of linear combinations of the anchors, from their inner products.
 
-    The random start is a combination of the anchors, too. Matrices of m and k are solved in float64; inner products and
-    combinations round to float32. So a direction less than a thousandth as strong as the strongest gets a vector that
-    is too short, instead of noise; other vectors are orthonormal up to rounding.
+    The random start is a combination of the anchors, too. Matrices with sides m and k are decomposed in float64; inner
+    products and combinations round to float32. So a direction less than a thousandth as strong as the strongest gets a
+    vector that is too short, instead of noise. Other vectors are orthonormal up to rounding.
 
     Args:
-        anchors: parts of m public gradients with p coordinates together.
+        anchors: m public gradients, in parts that have p coordinates together.
         size: k, at most m.
         generator: public randomness.
         iterations: t, at least 1.
@@ -88,7 +89,7 @@ def basis_of_combinations(
 
 
 def _inner_products(part: Part) -> torch.Tensor:
-    """Return (m, m) float64."""
+    """Return the inner products (m, m) float64 of the m gradients in a part."""
     if isinstance(part, Outer):
         left, right = (factor.double() @ factor.double().mT for factor in part)
         return left * right
@@ -99,7 +100,7 @@ def _inner_products(part: Part) -> torch.Tensor:
 
 
 def _combined(combinations: torch.Tensor, part: Part) -> torch.Tensor:
-    """Return combinations (k, m) of a part's gradients, written out: (k, p)."""
+    """Return the linear combinations (k, p) of a part's m gradients, for coefficients (k, m)."""
     if not isinstance(part, Outer):
         return combinations @ part.flatten(1)
     left, right = part  # (m, p), (m, d)
@@ -112,9 +113,9 @@ class GroupBasis:
     """The basis of one group of parameters.
 
     Attributes:
-        index: the group's p positions in the active vector: (p,), or a slice if contiguous.
+        index: (p,) the group's positions in a vector of all active coordinates, or a slice if they are contiguous.
         size: number of vectors k.
-        coordinates: p.
+        coordinates: number of coordinates p.
         vectors: (k, p), padded by `aligned_rows`.
     """
 
@@ -124,16 +125,16 @@ class GroupBasis:
     vectors: torch.Tensor
 
     def embed(self, rows: torch.Tensor) -> torch.Tensor:
-        """Map gradients (n, d_active) to (n, k)."""
+        """Map gradients (n, d_active) to embeddings (n, k)."""
         return aligned_linear(rows[:, self.index], self.vectors)[:, : self.size]
 
     def expand(self, embedding: torch.Tensor) -> torch.Tensor:
-        """Map embeddings (n, k) to (n, p)."""
+        """Map embeddings (n, k) to gradients (n, p) of the group's parameters."""
         return (padded(embedding.to(self.vectors)) @ self.vectors)[:, : self.coordinates]
 
 
 class Gep(Estimator):
-    """GEP, or B-GEP.
+    """GEP; or B-GEP, if there is no `clip_residual`.
 
     Args:
         shapes: of the trainable parameters, by name.
@@ -141,10 +142,9 @@ class Gep(Estimator):
         basis_size: k, basis vectors of all groups; each group's share is proportional to the square root of its size.
         clip: S1, the largest norm of an embedding. Public.
         clip_residual: S2, the largest norm of a residual; None drops residuals (B-GEP). Public.
-        common: parameters of every estimator; the noise multiplier is noise deviation over the sensitivity, sqrt(2) or
-            1.
-        seed: of the anchors' labels and the start of the power iteration. Public.
-        iterations: t, power iterations for each basis. Public.
+        common: parameters of every estimator. The sensitivity to which noise is relative is sqrt(2), or 1 for B-GEP.
+        seed: of the anchors' labels and of the start of the power iteration. Public.
+        iterations: t, number of power iterations for each basis. Public.
         groups: "layers" makes each layer a group; "widths" joins layers with equal outputs, as in the paper.
     """
 
@@ -205,7 +205,7 @@ class Gep(Estimator):
             self.bases.append(GroupBasis(index, size, count, aligned_rows(self.curator.agree(basis))))
 
     def _places(self, names: Sequence[str], device: torch.device) -> tuple[torch.Tensor | slice, int]:
-        """Return the positions of some parameters' active coordinates in the active vector, and their number."""
+        """Return the positions of these parameters in a vector of all active coordinates, and their number."""
         spans, start = [], 0
         for name, size in self.active_sizes.items():
             stop = start + size
@@ -218,7 +218,7 @@ class Gep(Estimator):
         return torch.cat([torch.arange(span.start, span.stop, device=device) for span in spans]), count
 
     def contributions(self, rows: torch.Tensor) -> Mapping[str, Part]:
-        """Embed and clip; clip residuals."""
+        """Return clipped embeddings and, for GEP, clipped residuals."""
         if not self.bases:
             raise InvalidParameter("basis", None, "call begin_step, which finds the basis, before adding records")
         embedding = torch.cat([basis.embed(rows) for basis in self.bases], dim=1)  # (n, k)

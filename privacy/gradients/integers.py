@@ -9,7 +9,7 @@ Privacy:
         ||z||^2 (1 + error) <= bound^2,
 
     where `error` bounds the rounding of that measurement (proof at `squares`). Sums of such vectors are exact: all
-    partial sums are integers below 2^53 in float64, and int64 beyond. So one unit more changes a sum by exactly its own
+    partial sums are integers below 2^53 in float64, and int64 beyond. So one more unit changes a sum by exactly its own
     z, of norm at most `bound`. This holds for any number of units, coordinates and micro-batches, added in any order. A
     unit's z depends on that unit and on public values alone (`privacy.gradients.arithmetic`).
 """
@@ -39,7 +39,7 @@ Sums = dict[str, torch.Tensor]  # by name, int64
 
 
 class Outer(NamedTuple):
-    """Outer products (n, p, d) of `left` (n, p) and `right` (n, d), not written out."""
+    """Outer products (n, p, d) of `left` (n, p) and `right` (n, d), stored as these two factors."""
 
     left: torch.Tensor
     right: torch.Tensor
@@ -50,7 +50,7 @@ Block = tuple[Mapping[str, Part], torch.Tensor | None]  # by name, and the place
 
 
 def grid_bits(noise_multiplier: float) -> int:
-    """Return the binary logarithm of the grid steps per sensitivity, for the finest grid whose noise can be drawn.
+    """Return log2 of the number of grid steps in the sensitivity, for the finest grid whose noise can be drawn.
 
     Raises:
         InvalidParameter: the noise is too wide for any useful grid.
@@ -67,15 +67,15 @@ def whole(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
 
 
 def whole_factors(outer: Outer, factors: torch.Tensor, measured: tuple[torch.Tensor, torch.Tensor]) -> Outer:
-    """Return integer factors, float64, whose outer products are about `factors` (n,) times those of `outer`.
+    """Multiply each outer product by about its factor, and make both of its vectors integers in float64.
 
-    Both factors get the same norm, with half of the grid's digits each. Rounding so few digits could lengthen a vector
-    of many equal numbers beyond the margin; truncation lengthens none.
+    Both vectors get the same norm, so each has half of the grid's digits. Rounding so few digits could lengthen a
+    vector of many equal numbers beyond the margin; truncation lengthens none.
 
     Args:
-        outer: factors (n, p) and (n, d).
-        factors: (n,) of the outer products.
-        measured: `squares` of both.
+        outer: n pairs of vectors, (n, p) and (n, d).
+        factors: (n,) one for each outer product.
+        measured: `squares` of both vectors, (n,) each.
     """
     tiny = torch.finfo(torch.float32).tiny  # zero stays zero
     left, right = (square.sqrt().clamp(min=tiny) for square in measured)  # (n,)
@@ -113,12 +113,12 @@ def exact_sums(blocks: Iterable[Block], bound: float) -> Sums:
     """Add up the units' contributions, exactly.
 
     Args:
-        blocks: contributions of n units by name, together one vector per unit, and the places (n,) bool that contain a
-            unit; None: all. PRIVATE.
+        blocks: contributions of n units by name, together one vector per unit; and a mask (n,) bool of the places that
+            contain a unit, or None if all do. PRIVATE.
         bound: largest norm of a unit's integers. A longer or non-finite unit contributes zero.
 
     Returns:
-        By name, the shapes of one unit, int64.
+        Sums int64 by name, each with the shape of one unit's contribution.
 
     Raises:
         InvalidParameter: too many units at once for an exact sum.
@@ -128,7 +128,7 @@ def exact_sums(blocks: Iterable[Block], bound: float) -> Sums:
         lengths = torch.stack([squares(part) for part in parts.values()]).sum(dim=0)  # (n,)
         units += len(lengths)
         if units * bound > _EXACT:
-            raise InvalidParameter("records", units, f"at most {int(_EXACT / bound)} records at once add up exactly")
+            raise InvalidParameter("records", units, f"at most {int(_EXACT / bound)} can be added exactly at once")
         kept = lengths * (1 + _ERROR) <= bound * bound  # False where not a number
         if present is not None:
             kept &= present
@@ -139,7 +139,7 @@ def exact_sums(blocks: Iterable[Block], bound: float) -> Sums:
 
 
 def _added(total: torch.Tensor | None, part: Part, dropped: torch.Tensor | None) -> torch.Tensor:
-    """Add all units except those in `dropped` (n,) to a float64 total in place; a product is faster than a sum."""
+    """Add all units except those in `dropped` (n,) to a float64 total, in place."""
     part = part if dropped is None else without(part, dropped)
     if isinstance(part, Outer):
         return part.left.T @ part.right if total is None else total.addmm_(part.left.T, part.right)
@@ -160,7 +160,7 @@ def without(part: Part, dropped: torch.Tensor) -> Part:
 
 
 def noisy_sum(private_sum: torch.Tensor, *, bound: float, noise_multiplier: float, noise: SecureNoise) -> torch.Tensor:
-    """Add discrete Gaussian noise of deviation `noise_multiplier * bound` to a sum, exactly as priced.
+    """Add discrete Gaussian noise to a sum; its standard deviation is at least `noise_multiplier * bound`.
 
     Sums and noise are integers: floating-point noise has gaps that reveal low bits of the sum (Mironov 2012).
 
@@ -172,7 +172,7 @@ def noisy_sum(private_sum: torch.Tensor, *, bound: float, noise_multiplier: floa
         private_sum: any shape, int64; changes by at most `bound` in L2 norm when one unit is added.
         bound: above 0. Public.
         noise_multiplier: sigma > 0 of the event. Public.
-        noise: a generator of this step alone.
+        noise: a generator for this step alone.
 
     Returns:
         Integers of the same shape, on the same device. Released.
@@ -181,7 +181,7 @@ def noisy_sum(private_sum: torch.Tensor, *, bound: float, noise_multiplier: floa
         InvalidParameter: a parameter is out of range, or the sum is not int64. Nothing is released.
     """
     if private_sum.dtype != torch.int64:
-        raise InvalidParameter("private_sum", "(hidden)", "only integers are released")
+        raise InvalidParameter("private_sum", "(hidden)", "it must be int64, because only integers are released")
     stddev = positive_finite("noise_multiplier", noise_multiplier) * positive_finite("bound", bound)
     stddev = math.nextafter(math.sqrt(stddev * stddev + SMOOTHING_VARIANCE) * (1 + 2.0**-50), math.inf)
     drawn = noise.discrete_gaussian(tuple(private_sum.shape), stddev)

@@ -1,8 +1,8 @@
 """Per-record gradients of one layer's parameters, from its inputs and the gradients of its outputs.
 
 Autograd returns only the sum over records. The inputs of a layer ("activations") and the gradients of the summed loss
-with respect to its outputs ("backprops") give each record's share. For a linear layer with one position per record it
-is an outer product. Its norm is the product of its factors' norms (Goodfellow 2015, arXiv:1510.01799).
+with respect to its outputs ("backprops") give each record's share. With one position per record, a linear layer's share
+is an outer product. The norm of this product is the product of its factors' norms (Goodfellow 2015, arXiv:1510.01799).
 
 Shapes: `n` records, each with `repeats` adjacent rows of the batch (noise multiplicity; Dockhorn et al. 2022); `t`
 positions of a row (tokens, pixels).
@@ -30,16 +30,16 @@ Shares = dict[str, torch.Tensor]  # parameter name -> (n, *shape of the paramete
 
 @dataclass
 class LayerTrace:
-    """One layer's part in one pass of one batch. PRIVATE.
+    """Inputs and output gradients of one layer in one pass over a batch. PRIVATE.
 
     Attributes:
         name: of the layer in its network.
         layer: the module.
-        activations: inputs, (n * repeats, ...).
-        backprops: gradient of the summed loss with respect to the outputs, (n * repeats, ...).
-        repeats: rows of one record.
-        moments: means and inverse deviations of a GroupNorm's rows, (n * repeats, groups) each, if the pass kept them.
-        tied: the network's names of parameters that an earlier layer shares.
+        activations: (n * repeats, ...) inputs.
+        backprops: (n * repeats, ...) gradient of the summed loss with respect to the outputs.
+        repeats: number of rows of each record.
+        moments: (n * repeats, groups) means and inverse deviations of a GroupNorm's rows, if the pass kept them.
+        tied: parameters that an earlier layer shares: their names in this layer, mapped to their names in the network.
     """
 
     name: str
@@ -66,11 +66,11 @@ class LayerTrace:
         )
 
     def full(self, key: str) -> str:
-        """Return the network's name of one of the layer's parameters."""
+        """Return the name in the network of the parameter that the layer calls `key`."""
         return self.tied.get(key, f"{self.name}.{key}".lstrip("."))
 
     def shares(self) -> Shares:
-        """Return each record's gradient of the layer's trainable parameters, by full name."""
+        """Return each record's gradient of the layer's trainable parameters, by name in the network."""
         if self._kept is None:
             wanted = self._trainable()
             found = RULES[type(self.layer)](self, wanted)

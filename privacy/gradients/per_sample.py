@@ -1,7 +1,7 @@
 """One backward pass that stores every layer's inputs and output gradients, to measure and clip per-record gradients.
 
 Book-keeping (Bu et al. 2022, arXiv:2210.00038): the pass computes only gradients of layer outputs. Weight gradients are
-computed once, after every record has its scale.
+computed once, after the clipping factor of every record is known.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Losses = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (outputs, targe
 
 @dataclass
 class Traces:
-    """The traces of one pass over one batch of private records. PRIVATE.
+    """Inputs and output gradients of all layers in one pass over a batch of private records. PRIVATE.
 
     Attributes:
-        layers: one for each layer with trainable parameters.
-        records: number of places n.
+        layers: one trace for each layer with trainable parameters.
+        records: number n of places for records in the batch.
         present: (n,) bool, places that contain a record; None: all. Empty places contribute nothing.
     """
 
@@ -82,7 +82,7 @@ class Traces:
 
 
 def add_shares(found: Shares, shares: Shares) -> None:
-    """Add per-record gradients; only tied parameters are already present."""
+    """Add per-record gradients to `found`, which can already contain a parameter only if several layers share it."""
     for key, share in shares.items():
         found[key] = found[key] + share if key in found else share
 
@@ -124,10 +124,10 @@ def trace_gradients(
 
     Args:
         model: checked by `check_model`.
-        losses: of every row, without reduction over rows.
+        losses: computes the loss of every row, without reduction over rows.
         inputs: (n * repeats, ...) rows of private records; rows of one record are adjacent.
         targets: (n * repeats, ...).
-        repeats: rows of each record, whose mean loss is the record's.
+        repeats: number of rows of each record; the record's loss is their mean loss.
         present: (n,) bool, places that contain a record; None: all.
 
     Raises:
@@ -141,7 +141,7 @@ def trace_gradients(
     with torch.enable_grad(), _outputs_only(model, seen, backprops):
         loss = losses(model(inputs), targets)
         if loss.shape != (len(inputs),):
-            raise InvalidParameter("losses", tuple(loss.shape), f"each of the {len(inputs)} rows needs one number")
+            raise InvalidParameter("losses", tuple(loss.shape), f"each of the {len(inputs)} rows needs one loss")
         (loss.sum() / repeats).backward()  # type: ignore[no-untyped-call]
     traces, names = [], {id(parameter): name for name, parameter in model.named_parameters()}  # the first tied name
     for name, (layer, activations, version, moments) in seen.items():
@@ -156,7 +156,7 @@ def trace_gradients(
 
 
 class _Seen(NamedTuple):
-    """A layer that ran, its input with its version, and a GroupNorm's means and inverse deviations."""
+    """A layer that ran, its input, the input's version, and a GroupNorm's means and inverse deviations."""
 
     layer: nn.Module
     activations: torch.Tensor

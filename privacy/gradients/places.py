@@ -1,13 +1,13 @@
-"""Test whether this machine computes a record identically in every place of a pass, for any content of the others.
+"""Test whether this machine computes a record identically in every place of a batch, whatever the other places contain.
 
 `privacy.gradients.arithmetic` assumes this. Everything here is public: records of a public stream, released weights,
-neighbours drawn with a public seed, and the answer.
+other records drawn with a public seed, and the result.
 
-Three passes are compared. In the first, a few records are mixed at random over all places. In the second, all of these
-except the first are in half of the places, among other random records. In the third, the first record alone is in all
-places. Each record is missing from at least one pass, which detects a machine on which the largest record of a pass
-changes the rest. A layer's inputs, output gradients and parameter gradients must be equal to the last bit in every
-place. The integers that an estimator adds for some places must be the sum of those that it adds for each record alone.
+Three passes are compared. In the first, a few records are mixed at random over all places. In the second, half of the
+places contain these records except the first, and the rest contain other random records. In the third, all places
+contain the first record. Each record is missing from at least one pass, which detects a machine on which the largest
+record of a pass changes the rest. A layer's inputs, output gradients and parameter gradients must be equal to the last
+bit in every place. The integers that an estimator adds for some places must be the sum of those for each record alone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def moved(model: nn.Module, generator: torch.Generator) -> nn.Module:
 
 
 def trial_passes(size: int, records: int, generator: torch.Generator) -> Iterator[torch.Tensor]:
-    """Yield the passes of a test of `size` places: the record of each place (size,). The first pass has all records."""
+    """Yield three passes, each as the record index (size,) of every place. The first contains all compared records."""
     tried = min(_TRIED, size, records)
     yield torch.arange(size)[torch.randperm(size, generator=generator)] % tried
     beside = torch.randint(min(1, records - 1), records, (size,), generator=generator)
@@ -54,7 +54,7 @@ def trial_passes(size: int, records: int, generator: torch.Generator) -> Iterato
 
 
 class Places:
-    """The numbers that each record had in its first place, for comparison with all other places."""
+    """The values that each record had in its first place, for comparison with all other places."""
 
     def __init__(self, first_pass: torch.Tensor) -> None:
         self.tried = int(first_pass.max()) + 1
@@ -62,7 +62,7 @@ class Places:
         self._found: dict[str, torch.Tensor] = {}
 
     def alike(self, name: str, values: torch.Tensor, records: torch.Tensor) -> bool:
-        """Return whether the numbers (size, ...) of a pass's places equal those of the records' first places."""
+        """Return whether the values (size, ...) in all places of a pass equal those in the records' first places."""
         if name not in self._found:
             self._found[name] = values[self.first].clone()
         compared = records < self.tried
@@ -76,7 +76,7 @@ def rows_alike(compute: Callable[[torch.Tensor], torch.Tensor], size: int, recor
 
     Args:
         compute: indices (size,) of public records -> (size, ...).
-        size: of a block.
+        size: number of rows.
         records: number of public records.
     """
     places: Places | None = None
@@ -93,7 +93,7 @@ def places_alike(estimator: Estimator, trace: Callable[[torch.Tensor], Traces], 
     Args:
         estimator: in a step that has begun and is still empty.
         trace: indices (size,) of public records -> the traces of a pass.
-        size: of a pass.
+        size: number of places in a pass.
         records: number of public records.
     """
     generator = torch.Generator().manual_seed(_SEED)

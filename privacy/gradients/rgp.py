@@ -1,7 +1,8 @@
 """Reparametrised gradient perturbation (Yu et al., ICML 2021, arXiv:2106.09352, Algorithms 1 and 2), and RGP-random.
 
-A weight W (p, d) is L R + (W - L R). Columns of L (p, r) and rows of R (r, d) are orthonormal. Only the gradients of L
-and R are computed per record: r (p + d) numbers instead of p d. With activations a and backprops g of the layer,
+A weight W (p, d) is L R + (W - L R). Columns of L (p, r) and rows of R (r, d), the carriers, are orthonormal. Only the
+gradients of L and R are computed per record: r (p + d) numbers instead of p d. With a layer's inputs a_t and output
+gradients g_t at position t,
 
     dL = sum_t g_t (R a_t)^T,    dR = sum_t (L^T g_t) a_t^T.
 
@@ -12,8 +13,8 @@ W is (dL) R + L (dR) - L L^T (dL) R (Corollary 2.1.1).
 Adjacency: add or remove one record. Unit: the record. Event: one Gaussian release for each step, Poisson-sampled.
 
 Sensitivity: C, as DP-SGD's, in whole steps of a grid. The carriers come from the released weights: by power iteration
-on W_t during the warm-up, on the historical update W_t - W_0 after it; RGP-random draws them from public randomness.
-Their ranks follow from the layers' shapes. Given the carriers, the proof is the Gaussian mechanism's.
+on W_t during the warm-up, on the historical update W_t - W_0 after it. RGP-random draws them from public randomness.
+Their ranks follow from the layers' shapes. Given the carriers, the proof is that of the Gaussian mechanism.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from privacy.mechanisms.noise import SecureNoise
 def carriers_of(
     matrix: torch.Tensor, rank: int, generator: torch.Generator, iterations: int = 1
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Decompose a matrix approximately (Algorithm 2).
+    """Approximate a matrix by a product L R of lower rank (Algorithm 2).
 
     Args:
         matrix: (p, d), released.
@@ -58,16 +59,16 @@ def carriers_of(
 
 
 class Rgp(Estimator):
-    """RGP, or RGP-random.
+    """RGP; or RGP-random, if `random` is True.
 
     Args:
         model: its linear and ungrouped convolutional layers get carriers if they are larger than the rank.
-        rank: largest r of a layer. Public.
+        rank: upper bound of r in every layer. Public.
         rank_fraction: largest rank as a share of a matrix's smaller side, in (0, 1]. Public.
         clip: C, the largest joint norm of one record's gradients and the sensitivity. Public.
-        common: parameters of every estimator; the noise multiplier is noise deviation over C.
-        shapes: of its trainable parameters, by name.
-        warm_up_steps: steps whose carriers come from the weights themselves.
+        common: parameters of every estimator. The noise multiplier is the noise's standard deviation over C.
+        shapes: of the model's trainable parameters, by name.
+        warm_up_steps: number of first steps, whose carriers come from the weights, not from their changes.
         random: draw new random carriers in every step (RGP-random).
         iterations: K, power iterations for each pair of carriers. Public.
         seed: of public randomness.
@@ -103,7 +104,7 @@ class Rgp(Estimator):
         self._carriers: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def rank_in(self, shape: torch.Size) -> int:
-        """Return the rank of (p, d) carriers: at most `rank` and `rank_fraction` of the smaller side, or 1."""
+        """Return r for a matrix (p, d): at least 1, else at most `rank` and `rank_fraction` of the smaller side."""
         return max(1, min(self.rank, math.floor(self.rank_fraction * min(shape))))
 
     def begin_step(self, model: nn.Module) -> None:
@@ -177,7 +178,7 @@ class Rgp(Estimator):
 
 
 def _carrier_shares(trace: LayerTrace, left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a layer's gradients (n, p, r) and (n, r, d)."""
+    """Return each record's gradients of a layer's carriers: of L (n, p, r), and of R (n, r, d)."""
     n, layer, rank = trace.records, trace.layer, len(right)
     if isinstance(layer, nn.Conv2d):
         kernel = right.reshape(rank, layer.in_channels, *layer.kernel_size)

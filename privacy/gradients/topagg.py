@@ -1,6 +1,6 @@
 """TopAgg-SGD (Wang et al. 2021, arXiv:2103.11109, Algorithm 4): keep the largest coordinates of each clipped gradient.
 
-Adjacency: add or remove one record. Unit: the record. Event: as DP-SGD's, with the noise measured against a smaller
+Adjacency: add or remove one record. Unit: the record. Event: that of DP-SGD, with noise relative to a smaller
 sensitivity.
 
 Sensitivity: a record's gradient g is clipped to norm C; NormTopK keeps its largest coordinates as long as their squared
@@ -30,7 +30,7 @@ _BLOCK = 128  # coordinates whose squares are added in float32
 
 
 def norm_top_k(rows: torch.Tensor, keep: float, lengths: torch.Tensor) -> torch.Tensor:
-    """Zero all but the largest coordinates whose squared norm is at most `keep` times the row's, in place.
+    """Keep the largest coordinates of each row, up to a share `keep` of its squared norm. Zero the others, in place.
 
     Args:
         rows: (n, d) float32. Private.
@@ -38,7 +38,7 @@ def norm_top_k(rows: torch.Tensor, keep: float, lengths: torch.Tensor) -> torch.
         lengths: (n,) the rows' squared norms. Private.
 
     Returns:
-        (n, d). If the bound falls among coordinates of equal magnitude, none of these is kept.
+        (n, d). Of coordinates with equal magnitude, either all are kept or none.
     """
     if keep == 1:
         return rows
@@ -55,7 +55,7 @@ def norm_top_k(rows: torch.Tensor, keep: float, lengths: torch.Tensor) -> torch.
 
 @np.errstate(over="ignore", invalid="ignore")
 def _largest_left_out(row: npt.NDArray[np.float32], keep: float, length: float) -> float:
-    """Return the largest magnitude of a row (d,) that does not fit; zero if all fit, or the norm is 0 or not finite.
+    """Return the largest magnitude in a row (d,) that is not kept; zero if all are, or the norm is 0 or not finite.
 
     Sort only the largest coordinates: as many as a sample suggests, or more if that was too few.
     """
@@ -77,7 +77,7 @@ def _largest_left_out(row: npt.NDArray[np.float32], keep: float, length: float) 
 
 
 def _fitting(descending: npt.NDArray[np.float32], limit: float) -> int:
-    """Return how many of the leading magnitudes (d,) fit into a squared norm."""
+    """Return how many of the magnitudes (d,), from the first, have a joint squared norm of at most `limit`."""
     end = len(descending) // _BLOCK * _BLOCK
     blocks = descending[:end].reshape(-1, _BLOCK)
     before = np.concatenate([[0.0], np.cumsum(np.vecdot(blocks, blocks), dtype=np.float64)])  # of whole blocks
@@ -95,19 +95,19 @@ class TopAggSgd(Estimator):
         clip: C. Public.
         keep: k in (0, 1], the share of the squared norm that is kept; 1 is plain DP-SGD. Public. The sensitivity is
             sqrt(k) C.
-        common: parameters of every estimator; the noise multiplier is noise deviation over sqrt(k) C.
+        common: parameters of every estimator. The noise multiplier is the noise's standard deviation over sqrt(k) C.
     """
 
     def __init__(self, shapes: Mapping[str, torch.Size], *, clip: float, keep: float, **common: Unpack[Common]) -> None:
         super().__init__(shapes, **common)
         self.clip = positive_finite("clip", clip)
         if not 0 < keep <= 1:
-            raise InvalidParameter("keep", keep, "the share of the squared norm that is kept is above 0 and at most 1")
+            raise InvalidParameter("keep", keep, "this share of the squared norm must be above 0 and at most 1")
         self.keep = float(keep)
         self.sensitivity = math.sqrt(self.keep) * self.clip
 
     def contributions(self, rows: torch.Tensor) -> Mapping[str, Part]:
-        """Clip to C and keep the largest coordinates."""
+        """Clip each gradient to norm C and keep its largest coordinates."""
         lengths = squares(rows)
         scales = self.scales(lengths.sqrt(), self.clip, 1 / math.sqrt(self.keep))  # of the whole gradient
         return {"": whole(norm_top_k(rows, self.keep, lengths), scales)}

@@ -28,14 +28,14 @@ def clip_integer_rows(rows: npt.NDArray[Any], norm_max: float) -> npt.NDArray[np
         (n, d) int64, each row of norm at most C.
 
     Privacy:
-        Adding or removing one row changes the integer sum by at most C in L2 norm; checked exactly.
+        Adding or removing one row changes the integer sum by at most C in L2 norm. Every row is checked exactly.
 
     Raises:
         InvalidParameter: norm_max or rows are out of range.
         PrivacyError: a row exceeds the bound (a fault in this file).
     """
     if not (math.isfinite(norm_max) and norm_max >= NORM_MIN):
-        raise InvalidParameter("norm_max", norm_max, f"the norm bound is finite and at least {NORM_MIN}")
+        raise InvalidParameter("norm_max", norm_max, f"the norm bound must be finite and at least {NORM_MIN}")
     _check_integers(rows)
     clipped = np.empty(rows.shape, dtype=np.int64)
     shrink = 1 - (rows.shape[1] + 16) * 2.0**-52  # more than the rounding of the sum, root, quotients and product
@@ -57,7 +57,7 @@ def clip_integer_rows(rows: npt.NDArray[Any], norm_max: float) -> npt.NDArray[np
 def clip_integer_parts(
     rows: npt.NDArray[Any], norm_max: float, parts: Sequence[npt.NDArray[np.int64]]
 ) -> npt.NDArray[np.int64]:
-    """Scale down integer rows so that the outer products of each part with itself are jointly bounded.
+    """Scale down integer rows so that the outer products of a row's parts with themselves have a bounded joint norm.
 
     Args:
         rows: (n, d) integers of magnitude at most 2^20. Private.
@@ -65,15 +65,15 @@ def clip_integer_parts(
         parts: disjoint sets of coordinates. Public. Coordinates in no part become 0.
 
     Returns:
-        (n, d) int64 whose parts' squared norms s_1, s_2, ... obey s_1^2 + s_2^2 + ... <= C^4. A row with two parts of
-        equal norm may have a joint norm of 2^(1/4) C.
+        (n, d) int64. The squared norms s_1, s_2, ... of a row's parts obey s_1^2 + s_2^2 + ... <= C^4. A row with two
+        parts of equal norm may have a joint norm of 2^(1/4) C.
 
     Raises:
         InvalidParameter: norm_max or rows are out of range.
         PrivacyError: a row exceeds the bound (a fault in this file).
     """
     if not (float(norm_max).is_integer() and 1 <= norm_max <= INTEGER_MAX):
-        raise InvalidParameter("norm_max", norm_max, f"the bound is a whole number from 1 to {INTEGER_MAX}")
+        raise InvalidParameter("norm_max", norm_max, f"the bound must be a whole number from 1 to {INTEGER_MAX}")
     _check_integers(rows)
     clipped = np.zeros(rows.shape, dtype=np.int64)
     for start in range(0, len(rows), _BLOCK_ROWS):
@@ -94,6 +94,6 @@ def clip_integer_parts(
 
 def _check_integers(rows: npt.NDArray[Any]) -> None:
     if not np.issubdtype(rows.dtype, np.integer):
-        raise InvalidParameter("rows", str(rows.dtype), "only integers can be clipped to integers")
+        raise InvalidParameter("rows", str(rows.dtype), "rows must have an integer type")
     if rows.size and max(int(rows.max()), -int(rows.min())) > INTEGER_MAX:
-        raise InvalidParameter("rows", "(hidden)", f"magnitudes are at most {INTEGER_MAX}")
+        raise InvalidParameter("rows", "(hidden)", f"magnitudes must be at most {INTEGER_MAX}")

@@ -43,13 +43,13 @@ Words = Callable[[int], npt.NDArray[np.uint64]]
 
 @dataclasses.dataclass(frozen=True)
 class StepTable:
-    """The proposal for one stddev: cells -cells..cells-1 of `width`, then the left and the right tail.
+    """The proposal distribution for one stddev: cells -cells..cells-1 of `width`, then the left and the right tail.
 
     Attributes:
         stddev: standard deviation parameter.
         width_log2: binary logarithm of the cells' width.
         cells: number of cells on either side of zero.
-        scale: the common factor of step 2 (kappa), an exact rational.
+        scale: the common factor `scale` of step 2, an exact rational.
         weights: integer weights of cells and tails in that order; they sum to 2^64.
         threshold: (2048,) uint64, the alias table's coin thresholds, at most 2^53.
         alias: (2048,) int64, the entry taken when the coin is not below the threshold.
@@ -68,12 +68,12 @@ class StepTable:
 
 @functools.lru_cache(maxsize=32)
 def step_table(stddev: float, reach: int = REACH) -> StepTable:
-    """Build the proposal for `stddev`.
+    """Build the proposal distribution for `stddev`.
 
     Args:
         stddev: standard deviation parameter.
-        reach: number of stddev that the cells cover, 1 to 13; fewer send more draws through the tails' exact
-            arithmetic.
+        reach: number of stddev that the cells cover, 1 to 13. A smaller reach sends more draws through the tails'
+            exact arithmetic.
 
     Raises:
         InvalidParameter: stddev is not a positive finite number of at most 2^45.
@@ -124,7 +124,7 @@ def draw(n: int, table: StepTable, words: Words, slack: float = SLACK) -> npt.ND
         n: number of integers.
         table: from `step_table`.
         words: returns a requested number of fresh uniform 64-bit words.
-        slack: relative slack of the floating-point comparison; more sends more draws through exact arithmetic.
+        slack: relative slack of the floating-point comparison. A larger one sends more draws through exact arithmetic.
 
     Returns:
         (n,) int64.
@@ -185,7 +185,7 @@ def _tail(entry: int, table: StepTable, words: Words) -> tuple[int, bool]:
 def exact_below(prefix: int, bits: int, z: int, stddev: float, factor: Fraction, words: Words) -> bool:
     """Return whether u < factor * exp(-z^2 / (2 stddev^2)) for a uniform u that begins with `bits` known bits.
 
-    Draws further bits of u until the enclosure decides; terminates with probability one.
+    Draw further bits of u until the bounds on the exponential decide. This ends with probability one.
     """
     exponent = Fraction(z) ** 2 / (2 * Fraction(stddev) ** 2)
     while True:
@@ -201,7 +201,8 @@ def exact_below(prefix: int, bits: int, z: int, stddev: float, factor: Fraction,
 def exp_bounds(x: Fraction, bits: int) -> tuple[int, int]:
     """Return integers low <= exp(-x) * 2^bits <= high for a rational x >= 0, a few units apart at most.
 
-    Halve x to at most 1/2, sum the Taylor series in fixed point with guard bits, square back; round outwards.
+    Halve x until it is at most 1/2, sum the Taylor series in fixed point with guard bits, and square as often. Round
+    the lower bound down and the upper bound up.
     """
     if x > bits + 1:  # exp(-x) < 2^-bits
         return 0, 1

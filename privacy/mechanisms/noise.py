@@ -33,7 +33,7 @@ def derive_key(secret: bytes, *labels: str | int) -> bytes:
     if len(secret) < SECRET_BYTES_MIN:
         raise InvalidParameter("secret", "(hidden)", f"a secret must have at least {SECRET_BYTES_MIN} bytes")
     if not labels:
-        raise InvalidParameter("labels", labels, "name the purpose of the key")
+        raise InvalidParameter("labels", labels, "give at least one label for the purpose of the key")
     encoded = []
     for label in labels:
         if isinstance(label, bool) or not isinstance(label, str | int):
@@ -47,8 +47,8 @@ def derive_key(secret: bytes, *labels: str | int) -> bytes:
 class SecureNoise:
     """A cryptographic generator; the same key gives the same draws in the same order.
 
-    Use one object per derived key, in one thread and not across a fork. A second reader would repeat noise, so copying
-    and pickling raise TypeError.
+    Use one object per derived key, in one thread and not across a fork. A copy would repeat the noise, so copying and
+    pickling raise TypeError.
     """
 
     def __init__(self, key: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Assign units without looking at others: shards and records by keyed hash, Poisson samples by secret coins.
+"""Assign each unit independently of the others: shards and records by keyed hash, Poisson samples by secret coins.
 
 Shards: compare the runs on neighbours D and D', where D' has one more unit. A denotes the shards of the units of D. If
 A has the same distribution in both runs, then given A = a the releases are those of neighbours with fixed shards: only
@@ -36,7 +36,7 @@ _DIGEST_BYTES = 16
 
 
 def record_units(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
-    """Return rows (n, 8 + pixels) uint8 of private labels (n,) and images (n, ...); equal records get equal rows.
+    """Encode private labels (n,) and images (n, ...) as rows (n, 8 + pixels) uint8. Equal records get equal rows.
 
     Raises:
         InvalidParameter: labels and images differ in length.
@@ -49,7 +49,7 @@ def record_units(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -
 
 
 def subject_units(private_subjects: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
-    """Return rows (n, 8) uint8 of the private subject numbers (n,), random numbers from the upload."""
+    """Encode the private subject numbers (n,), which the upload drew at random, as rows (n, 8) uint8."""
     return np.ascontiguousarray(private_subjects, dtype="<i8").view(np.uint8).reshape(len(private_subjects), 8)
 
 
@@ -157,12 +157,12 @@ def assert_one_record_each(private_subjects: npt.NDArray[np.int64]) -> None:
 
 
 def poisson_sample(units: int, probability: float, noise: SecureNoise) -> npt.NDArray[np.int64]:
-    """Draw one Poisson sample.
+    """Draw one Poisson sample: each unit is in it with one probability, independently of the others.
 
     Args:
         units: number of units (records or subjects). Private.
-        probability: of each unit, in (0, 1]. Public.
-        noise: a generator of this step alone.
+        probability: of each unit to be drawn, in (0, 1]. Public.
+        noise: a generator for this step alone.
 
     Returns:
         (batch,) ascending indices, possibly none. PRIVATE, as is their number: amplification needs an unknown sample.
@@ -185,14 +185,14 @@ def poisson_sample(units: int, probability: float, noise: SecureNoise) -> npt.ND
 def deal_passes(
     drawn: npt.NDArray[np.int64], units: int, size: int, groups: int, noise: SecureNoise
 ) -> list[list[npt.NDArray[np.int64]]]:
-    """Divide a sample into groups by each unit's own coin, and each group into passes of one size.
+    """Divide a sample into groups by each unit's own coin, and each group into passes (batches) of one size.
 
     Args:
         drawn: (batch,) result of `poisson_sample`, ascending. PRIVATE.
         units: number of units, as for `poisson_sample`. PRIVATE.
         size: places of a pass. Public.
         groups: number of groups. Public.
-        noise: a generator of this step and purpose alone.
+        noise: a generator for this step and purpose alone.
 
     Returns:
         For each group its passes (size,) of ascending indices, with `NOBODY` in the empty places at the end. PRIVATE,

@@ -60,9 +60,9 @@ def count_votes(
     """Sum the teachers' votes block by block: Phase I of Algorithm 3, sum_i g_tilde_i.
 
     Args:
-        gradients: (N, m, d) floats of all teachers, or of some: counts of parts add up. Private.
+        gradients: (N, m, d) floats of all teachers, or of some; votes of disjoint sets of teachers add up. Private.
         cfg: public parameters.
-        generator: CPU generator of the stochastic signs, seeded from the job's secret; advanced once per call.
+        generator: CPU generator of the stochastic signs, seeded from the job's secret. Each call advances it once.
         active: (N,) bool, False for teachers with an empty shard; None: all active. Private.
 
     Returns:
@@ -127,7 +127,7 @@ def threshold(g_star: Tensor, cfg: TopAggConfig) -> Tensor:
 
     Args:
         g_star: (m, d) int64 from `noisy_sum`.
-        cfg: public parameters; with `threshold` off the noisy mean vote g_star / N is returned instead.
+        cfg: public parameters. If `cfg.threshold` is False, the result is the noisy mean vote g_star / N.
 
     Returns:
         (m, d) float32, g_bar: +1 from beta N on, -1 from -beta N on, else 0.
@@ -171,7 +171,7 @@ def choose_top_k(g: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _partition(magnitude: npt.NDArray[np.float32], k: int) -> tuple[npt.NDArray[Any], ...]:
-    """Return kth, largest and tied of (rows, d) magnitudes on a CPU, 1 <= k < d.
+    """Return each row's kth largest and largest magnitude, and whether more than k reach the kth. Needs 1 <= k < d.
 
     As integers, non-negative floats keep their order and NaNs come last; NumPy partitions integers several times faster
     than `torch.topk` does.

@@ -17,7 +17,7 @@ SENSITIVITY = 1.0  # see `histogram_event`
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Compute the noise of one release of all class counts from a budget.
+    """Plan one release of all class counts, with noise that fits the budget.
 
     Raises:
         InvalidParameter: an option is set, or the budget is too small.
@@ -42,12 +42,12 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
 
 
 def histogram_event(stddev: float) -> GaussianEvent:
-    """Return the event of one release of all class counts with discrete noise of that parameter on each.
+    """Return the event of releasing all class counts once, each with discrete Gaussian noise of parameter `stddev`.
 
     Privacy:
-        Adjacency add/remove of one unit. A record has exactly one label, so one record more changes exactly one of the
-        counts, by exactly 1: the vectors of counts of neighbours differ by a unit vector, whose L2 norm is 1, and every
-        pair of neighbours attains it. If the unit is the subject, one record of each subject is counted. The choice
+        Adjacency add/remove of one unit. A record has exactly one label, so one more record changes exactly one of the
+        counts, by exactly 1. The vectors of counts of neighbours differ by a unit vector, whose L2 norm is 1, and every
+        pair of neighbours attains this. If the unit is the subject, one record of each subject is counted. That choice
         depends on that subject alone (`privacy.mechanisms.partition`), so the vectors again differ by a unit vector.
     """
     return GaussianEvent.of_discrete_noise(SENSITIVITY, stddev)

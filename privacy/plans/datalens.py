@@ -38,13 +38,13 @@ class TopAggConfig:
     """Parameters of Algorithms 2 and 3 of Wang et al. 2021 (arXiv:2103.11109).
 
     Attributes:
-        k: coordinates for which one teacher may vote.
+        k: largest number of coordinates on which one teacher votes.
         c: clipping constant of a coordinate before normalisation; if small, every vote is a plain sign.
-        stddev: the paper's sigma, of the discrete Gaussian noise on each coordinate of a vote sum.
+        stddev: the paper's sigma, parameter of the discrete Gaussian noise on each coordinate of a vote sum.
         beta: share of the teachers that must agree, in (0, 1].
-        teachers: the paper's N, empty shards included.
-        dimension: the paper's d, coordinates of one image.
-        top_k: ablation switch. Off: a teacher votes for all d coordinates, and pays for it.
+        teachers: the paper's N, number of teachers, including those with an empty shard.
+        dimension: the paper's d, number of coordinates of one image.
+        top_k: ablation switch. Off: a teacher votes on all d coordinates, which raises the sensitivity.
         stochastic_sign: ablation switch. Off: a vote is the sign of its coordinate.
         threshold: ablation switch. Off: the release is the noisy mean vote.
     """
@@ -71,7 +71,7 @@ class TopAggConfig:
 
     @property
     def votes_max(self) -> int:
-        """Return the most coordinates for which one teacher votes on one image: k, or d without the top-k step."""
+        """Return the largest number of coordinates on which one teacher votes: k, or d without the top-k step."""
         return self.k if self.top_k else self.dimension
 
     @property
@@ -88,12 +88,12 @@ class TopAggConfig:
         return bound
 
     def event(self, images: int) -> GaussianEvent:
-        """Return the event of `images` releases, one per image; raise InvalidParameter if stddev is too small."""
+        """Return the event of `images` releases, one per image. Raise InvalidParameter if stddev is too small."""
         return GaussianEvent.of_discrete_noise(self.sensitivity, self.stddev, images)
 
 
 class DataLensConfig(ClassFractionsConfig):
-    """Public parameters of one DataLens training, with the paper's letters where available."""
+    """Public parameters of one DataLens training. Descriptions contain the paper's letters."""
 
     drawing_cost = 3e-3
 
@@ -107,7 +107,7 @@ class DataLensConfig(ClassFractionsConfig):
         20, ge=1, le=1_000_000, description="k, the number of pixels of an image that a teacher votes on."
     )
     clip: float = Field(
-        1e-5, ge=1e-30, le=1e6, description="c, the bound of a pixel's gradient; beyond it, a vote is a plain sign."
+        1e-5, ge=1e-30, le=1e6, description="c, the bound on a pixel's gradient; beyond c, a vote is a plain sign."
     )
     beta: float = Field(
         0.7,
@@ -120,26 +120,26 @@ class DataLensConfig(ClassFractionsConfig):
         2250, ge=1, le=IMAGES_MAX, description="Number of images that teachers vote on; null if stddev is given."
     )
     stddev: float | None = Field(
-        None, ge=1, le=1e9, description="sigma of one aggregation; if given, the number of images follows from it."
+        None, ge=1, le=1e9, description="sigma, the noise of one sum of votes; if given, it determines `images`."
     )
     images_per_iteration: int = Field(
-        15, ge=2, le=4096, description="m, the number of images in one round of votes; they are normalised together."
+        15, ge=2, le=4096, description="m, number of images in one round of votes, which teachers normalise together."
     )
-    teacher_steps: int = Field(2, ge=1, le=100, description="Steps of each teacher in an iteration.")
+    teacher_steps: int = Field(2, ge=1, le=100, description="Steps of each teacher in a round of votes.")
     pretraining_steps: int = Field(
-        10, ge=1, le=1000, description="Steps of each teacher before the first iteration; these steps release nothing."
+        10, ge=1, le=1000, description="Steps of each teacher before the first round; these steps release nothing."
     )
     teacher_network: Literal["linear", "kernel", "convolutional"] = Field(
         "kernel",
-        description="Kind of teachers: linear in pixels or linear in the features of a Gaussian kernel, both in closed "
-        "form, or the published convolutional network.",
+        description="Kind of teachers: linear in pixels (linear), linear in the features of a Gaussian kernel "
+        "(kernel), or the published network (convolutional). The first two are computed in closed form.",
     )
     teacher_bandwidth: float = Field(
         4.0,
         ge=0.01,
         le=1000,
-        description="For kernel teachers: distance at which a record still pulls an image, in units of full "
-        "brightness, at 28 x 28 grey.",
+        description="For kernel teachers: distance at which a record still attracts an image, in units of full "
+        "brightness, for a grey image of 28 x 28 pixels.",
     )
     generator_learning_rate: float = Field(1e-3, ge=1e-8, le=1, description="Learning rate of the generator's Adam.")
     teacher_features: int = Field(32, ge=1, le=256, description="Channels of a convolutional teacher.")
@@ -148,12 +148,12 @@ class DataLensConfig(ClassFractionsConfig):
         1e-3, ge=1e-8, le=1, description="Learning rate of the Adam of convolutional teachers."
     )
     step: float = Field(
-        1e-3, ge=0, le=10, description="gamma, largest distance by which the votes of one round move a pixel."
+        1e-3, ge=0, le=10, description="gamma, largest amount by which the votes of one round change a pixel."
     )
-    use_top_k: bool = Field(True, description="Ablation of TopAgg: off lets teachers vote on every pixel.")
-    use_stochastic_sign: bool = Field(True, description="Ablation of TopAgg: off makes every vote a plain sign.")
+    use_top_k: bool = Field(True, description="Ablation of TopAgg: if false, teachers vote on every pixel.")
+    use_stochastic_sign: bool = Field(True, description="Ablation of TopAgg: if false, every vote is a plain sign.")
     use_threshold: bool = Field(
-        False, description="The generator learns from thresholded votes, as in the paper, rather than from noisy sums."
+        False, description="If true, the generator learns from thresholded votes, as in the paper, not noisy sums."
     )
     evaluation_samples: EvaluationSamples = 30_000
     evaluation_seed: EvaluationSeed = 0
@@ -163,7 +163,7 @@ class DataLensConfig(ClassFractionsConfig):
             raise self.refusal("images", "give either images or stddev; the other follows from the budget")
 
     def parameters_per_teacher(self, facts: PublicFacts) -> int:
-        """Return the number of parameters of one teacher; a kernel teacher keeps only its records."""
+        """Return the number of trained parameters of one teacher: 0 for a kernel teacher, which stores its records."""
         classes = len(facts.classes)
         if self.teacher_network == "kernel":
             return 0
@@ -197,11 +197,11 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 def config_from_options(options: Mapping[str, Any], mu: float, facts: PublicFacts) -> DataLensConfig:
-    """Complete the options of a request. Given values take precedence; nothing is read from private data.
+    """Add defaults that follow from the budget and declared facts to the options of a request. Read no private data.
 
     Args:
-        options: a preset and options that override its values.
-        mu: the whole budget, as one Gaussian release.
+        options: a preset and options that override its values; stated options keep their values.
+        mu: parameter of one Gaussian release that uses the whole budget.
         facts: declared by the owner.
 
     Raises:
@@ -219,7 +219,7 @@ def config_from_options(options: Mapping[str, Any], mu: float, facts: PublicFact
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Compute the number of votes, or their noise, from a budget.
+    """Plan the votes: compute their noise from the budget and the number of images, or that number from the noise.
 
     Raises:
         InvalidParameter: an option is out of range, k > d, or the budget is too small; or there are too many teachers
@@ -227,7 +227,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     """
     config = config_from_options(options, mu_of(budget_nano), facts)
     if config.top_k > facts.pixels:
-        raise config.refusal("top_k", f"a teacher votes on the {facts.pixels} pixels, so k is at most {facts.pixels}")
+        raise config.refusal("top_k", f"an image has {facts.pixels} pixel values, so top_k is at most {facts.pixels}")
     teachers_max = facts.units_declared // UNITS_PER_TEACHER_MIN
     if config.teachers > teachers_max:
         raise config.refusal(
@@ -240,7 +240,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
         fewer = "teachers" if config.teacher_network == "linear" else "teachers or teacher_hidden"
         raise config.refusal(
             "teachers",
-            f"teachers of {each:,} parameters have {config.teachers * each:,} together, above the limit of "
+            f"teachers of {each:,} parameters each have {config.teachers * each:,} together, above the limit of "
             f"{TEACHER_PARAMETERS_MAX:,}: lower {fewer}; {TEACHER_PARAMETERS_MAX // each:,} teachers of this size "
             "would fit",
         )
@@ -254,7 +254,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
         stddev = config.stddev
         iterations = min(budget_nano // release_nano(config.topagg(facts, stddev).event(1)), IMAGES_MAX) // m
         if iterations < 1:
-            raise config.refusal("stddev", f"{m} images at this noise exceed the budget: raise stddev or epsilon")
+            raise config.refusal("stddev", f"one round of {m} images exceeds the budget: raise stddev or epsilon")
     images = iterations * m
     event = config.topagg(facts, stddev).event(images)
     shards = "disjoint shards" if facts.unit == "record" else "shards that share no subject"
@@ -283,7 +283,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
 
 
 def planned_iterations(plan: Plan) -> int:
-    """Return how many times the teachers vote."""
+    """Return the number of rounds of votes in a plan."""
     return plan.stages[0].event.count // plan.config_of(DataLensConfig).images_per_iteration
 
 

@@ -64,7 +64,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Compute the noise of a classifier's training from a budget.
+    """Plan the training of a classifier, with noise that fits the budget.
 
     Raises:
         InvalidParameter: an option does not fit the dataset or the budget.

@@ -21,17 +21,20 @@ class DpGanConfig(StepsConfig):
     drawing_cost = 4e-4
 
     features: int = Field(64, ge=4, le=512, description="Channels after the discriminator's first convolution.")
-    latent: int = Field(128, ge=1, le=1024, description="Numbers in the generator's latent.")
+    latent: int = Field(128, ge=1, le=1024, description="Size of the generator's latent vector.")
     generator_learning_rate: float = Field(
         2e-4, ge=1e-8, le=1, description="Learning rate of the generator's Adam; learning_rate is the discriminator's."
     )
-    generator_batch: int = Field(512, ge=1, le=65_536, description="Images in a step of the generator.")
+    generator_batch: int = Field(512, ge=1, le=65_536, description="Number of images in a generator step.")
     discriminator_steps: int = Field(
-        1, ge=1, le=10_000, description="n_D at the start: discriminator steps before each generator step."
+        1, ge=1, le=10_000, description="Initial value of n_D, the discriminator steps before each generator step."
     )
-    discriminator_steps_max: int = Field(512, ge=1, le=10_000, description="Upper limit of n_D, which may double.")
+    discriminator_steps_max: int = Field(512, ge=1, le=10_000, description="Upper limit to which n_D can double.")
     accuracy_floor: float = Field(
-        0.6, ge=0, le=1, description="n_D doubles when a smaller share of generated images is recognised; 0: never."
+        0.6,
+        ge=0,
+        le=1,
+        description="n_D doubles when the discriminator recognises a smaller share of generated images; 0: never.",
     )
     patience: int = Field(
         200, ge=1, le=100_000, description="Smallest number of generator steps between two changes of n_D."
@@ -58,7 +61,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Compute the noise of a discriminator's training from a budget.
+    """Plan the training of a discriminator, with noise that fits the budget.
 
     Raises:
         InvalidParameter: an option does not fit the dataset or the budget.

@@ -70,7 +70,7 @@ _FOLLOWS = frozenset((
 
 
 class MomentsConfig(ClassFractionsConfig):
-    """Public parameters of one Gaussian per class, or a mixture of a few, and of the guide."""
+    """Public parameters of the class Gaussians (one per class, or a mixture of a few) and of the guide."""
 
     symmetry: Literal["none", "mirror", "square"] = Field(
         "none",
@@ -78,20 +78,20 @@ class MomentsConfig(ClassFractionsConfig):
         "all eight orientations of a square. Means and covariances that must then be zero are not released.",
     )
     frequencies: int = Field(
-        16, ge=1, le=64, description="Number of cosine frequencies along each side; a channel has the square of it."
+        16, ge=1, le=64, description="Number of cosine frequencies along each side; a channel has their square."
     )
     coefficients: int | None = Field(
         None,
         ge=1,
         le=4096,
-        description="Number of cosine coefficients that are released, the strongest by the public prior; null: all.",
+        description="Number of cosine coefficients to release: the strongest by the public prior. null: all.",
     )
     colour: Literal["rgb", "luma_chroma"] = Field(
-        "rgb", description="Planes whose coefficients are released: channels, or brightness and two planes of colour."
+        "rgb", description="Colour planes of the coefficients: red, green and blue; or brightness and two of colour."
     )
     centre: float = Field(0.25, ge=0, le=1, description="Public brightness around which images are clipped.")
     noise_shape: float = Field(
-        0.0, ge=0, le=1, description="Noise is proportional to this power of a coefficient's strength; 0: equal."
+        0.0, ge=0, le=1, description="A coefficient's noise is proportional to this power of its expected strength."
     )
     texture: bool = Field(
         False, description="Also release the texture of the images, and generate images with that texture."
@@ -100,8 +100,8 @@ class MomentsConfig(ClassFractionsConfig):
         TEXTURE_MAX,
         ge=1,
         le=TEXTURE_MAX,
-        description="Number of the texture's waves over cells and orientations that are released, the strongest by the "
-        "public prior; all, if there are fewer.",
+        description="Number of texture waves (over cells and orientations) to release: the strongest by the public "
+        "prior, or all if there are fewer.",
     )
     shrink: bool = Field(
         False,
@@ -109,10 +109,10 @@ class MomentsConfig(ClassFractionsConfig):
         "difference.",
     )
     components: int = Field(
-        80, ge=1, le=1024, description="Number of principal components of the warm start, and of numbers in a latent."
+        80, ge=1, le=1024, description="Number of principal components, which is also the size of a latent vector."
     )
     class_components: int | None = Field(
-        None, ge=1, le=1024, description="Leading components in which classes get covariances of their own; null: all."
+        None, ge=1, le=1024, description="Number of leading components with a covariance for each class; null: all."
     )
     clusters: int = Field(
         1,
@@ -121,7 +121,7 @@ class MomentsConfig(ClassFractionsConfig):
         description="Number of Gaussians, with a common covariance, that make up a class; found by noisy k-means.",
     )
     mean_fraction: float = Field(
-        0.1, ge=1e-3, le=1, description="Share of the warm start's budget for counts and means. Its shares add up to 1."
+        0.1, ge=1e-3, le=1, description="Share of the warm start's budget for counts and means. All shares add up to 1."
     )
     pooled_covariance_fraction: float = Field(
         0.45, ge=0, le=1, description="Share of the warm start's budget for the covariance pooled over classes."
@@ -133,13 +133,13 @@ class MomentsConfig(ClassFractionsConfig):
         0.0, ge=0, le=1, description="Share of the warm start's budget for the rounds of k-means."
     )
     mean_clip: float = Field(
-        10.0, ge=1e-3, le=1000, description="Bound on the norm of coefficients around `centre`, at 28 x 28 grey."
+        10.0, ge=1e-3, le=1000, description="Bound on the norm of coefficients around `centre`, at 28 x 28 grey pixels."
     )
     deviation_clip: float = Field(
         7.0, ge=1e-3, le=1000, description="Bound on the norm of deviations from the class mean, scaled like mean_clip."
     )
     component_clip: float = Field(
-        6.0, ge=1e-3, le=1000, description="Bound on that norm in the principal components, scaled like mean_clip."
+        6.0, ge=1e-3, le=1000, description="Bound on the deviations in principal components, scaled like mean_clip."
     )
     evaluation_samples: EvaluationSamples = 30_000
     evaluation_seed: EvaluationSeed = 0
@@ -159,7 +159,7 @@ class MomentsConfig(ClassFractionsConfig):
         ge=0,
         le=1000,
         description="Target for the guide's logit of an image's class, as a distance above its other logits. Private "
-        "images of CIFAR-10 have about 12. Larger values make images better to learn from, until they spoil the "
+        "images of CIFAR-10 have about 12. Larger values make images better training data, until they spoil the "
         "images.",
     )
 
@@ -168,7 +168,7 @@ class MomentsConfig(ClassFractionsConfig):
             raise self.refusal("mean_fraction", "the mean, pooled, class and cluster fractions must add up to 1")
         if (self.clusters > 1) != (self.cluster_fraction > 0):
             raise self.refusal(
-                "clusters", "several clusters need a cluster_fraction, and one must have none: give all four fractions"
+                "clusters", "several clusters need a cluster_fraction; a single one has none: give all four fractions"
             )
         if self.clusters > 1 and self.class_covariance_fraction == 0:
             raise self.refusal(
@@ -195,7 +195,7 @@ class MomentsConfig(ClassFractionsConfig):
         return DpClassifierConfig(**CLASSIFIERS["default"])
 
     def latent_size(self, facts: PublicFacts) -> int:
-        """Return the number of components in a latent: `components`, or fewer if the images have fewer coefficients."""
+        """Return the size of a latent vector: `components`, or fewer if the images have fewer coefficients."""
         rows, columns = self.grid(facts)
         seen = facts.channels * rows * columns
         seen = seen if self.coefficients is None else min(seen, self.coefficients)
@@ -216,10 +216,11 @@ class MomentsConfig(ClassFractionsConfig):
 
 
 def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFacts) -> MomentsConfig:
-    """Complete the options of a request. Given values take precedence; nothing is read from private data.
+    """Add defaults that follow from the budget and declared facts to the options of a request. Read no private data.
 
     Args:
-        mu: the whole budget, as one Gaussian release; `start_fraction` of it pays for the moments.
+        options: stated options, which keep their values.
+        mu: parameter of one Gaussian release that uses the whole budget, of which moments get `start_fraction`.
 
     Raises:
         InvalidParameter: an unknown option, or a value out of range.
@@ -250,7 +251,7 @@ def _suits_texture(facts: PublicFacts) -> bool:
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Compute the noise of the class moments and, with a guide, of a classifier's steps from a budget.
+    """Plan the class moments and, with a guide, the steps of a classifier, with noise that fits the budget.
 
     Raises:
         InvalidParameter: an option does not fit the dataset or the budget.
@@ -328,7 +329,7 @@ def _check_images(config: MomentsConfig, facts: PublicFacts) -> None:
     if config.texture and not _suits_texture(facts):
         raise config.refusal(
             "texture",
-            f"sides must be multiples of {TEXTURE_CELL}, with at most {TEXTURE_MAX} texture numbers; images of "
+            f"texture needs sides that are multiples of {TEXTURE_CELL}, and at most {TEXTURE_MAX} numbers; images of "
             f"{size} have {texture_size(facts.height, facts.width):,}",
         )
     if config.symmetry == "square" and facts.height != facts.width:
@@ -348,7 +349,7 @@ def _check_images(config: MomentsConfig, facts: PublicFacts) -> None:
     if config.guide and (least < SCATTER_SIZE_MIN or most > GUIDE_SIDE_MAX):
         raise config.refusal(
             "guide",
-            f"its classifier sees images of {SCATTER_SIZE_MIN} to {GUIDE_SIDE_MAX} pixels a side, but these have "
+            f"the guide needs images of {SCATTER_SIZE_MIN} to {GUIDE_SIDE_MAX} pixels a side, but these have "
             f"{size}: omit the guide, or declare another size",
         )
 

@@ -20,13 +20,13 @@ from privacy.errors import InvalidParameter
 PUBLIC_DATASET_OPTIONS = ("anchors_dataset_id", "public_dataset_id")  # at most one per recipe
 EXTRACTOR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # used as a file name, so no dot and no slash
 EvaluationSamples = Annotated[
-    int, Field(ge=100, le=200_000, description="Synthetic images on which usefulness is measured.")
+    int, Field(ge=100, le=200_000, description="Number of synthetic images on which usefulness is measured.")
 ]
 EvaluationSeed = Annotated[int, Field(ge=0, le=2**31 - 1, description="Public seed of the measurement of usefulness.")]
 
 
 class RecipeConfig(BaseModel):
-    """Public parameters of one training. Each recipe's subclass adds its options, and derives values where possible.
+    """Public parameters of one training. Each recipe has a subclass with its own options.
 
     Raises:
         InvalidParameter: an option is unknown, has another type (a boolean is not a number, 1.0 not an integer), is out
@@ -58,7 +58,7 @@ class RecipeConfig(BaseModel):
 
     @property
     def needed_extractor(self) -> str:
-        """Name of the operator's network that the training needs; empty: none."""
+        """Name of the pretrained network that the operator must install for the training; empty: none."""
         return str(getattr(self, "extractor", ""))
 
     @property
@@ -70,19 +70,19 @@ class RecipeConfig(BaseModel):
         """Raise InvalidParameter unless the declared public dataset (`needed_anchors`) suffices.
 
         Args:
-            images: upper bound of the number of images.
+            images: upper bound of the number of public images.
             public_classes: class names of the public dataset.
             classes: class names of the private dataset.
 
         Raises:
-            InvalidParameter: the dataset has too few images or other classes.
+            InvalidParameter: the dataset has too few images, or lacks classes that the training needs.
         """
 
     def stated_fractions(self, classes: Sequence[str]) -> dict[str, float] | None:
         """Return the stated share of each class in label order, adding up to 1; None if nothing is stated.
 
         Raises:
-            InvalidParameter: the statement is not a number above 0 for each of these classes.
+            InvalidParameter: `class_fractions` does not have a number above 0 for each of these classes.
         """
         stated = str(getattr(self, "class_fractions", ""))
         if not stated:
@@ -96,12 +96,12 @@ class RecipeConfig(BaseModel):
 
     @property
     def changes_its_start(self) -> bool:
-        """True if a released start is changed afterwards, and images can also be drawn without that change."""
+        """True if images can be generated from the initial release, with or without changes by later releases."""
         return False
 
     @property
     def drawing_seconds(self) -> float:
-        """Cost of drawing a grey 28 x 28 image, in the unit of `workers.recipes.interface.Piece`."""
+        """Seconds to generate a grey 28 x 28 image on two cores; only ratios matter (`workers.recipes.interface`)."""
         return self.drawing_cost
 
 
@@ -136,17 +136,17 @@ def read_options(kind: type[C], options: Mapping[str, Any], presets: Mapping[str
 
 @cache
 def option_schemas(kind: type[RecipeConfig]) -> dict[str, dict[str, Any]]:
-    """Return the JSON Schema of each option of a class of configurations."""
+    """Return the JSON Schema of each option of a configuration class."""
     schemas = kind.model_json_schema()["properties"]
     return {name: {key: value for key, value in schema.items() if key != "title"} for name, schema in schemas.items()}
 
 
 def _refusal(kind: type[RecipeConfig], error: ValidationError) -> InvalidParameter:
-    """Report one invalid option; unknown options come first."""
+    """Return the error for one invalid option, an unknown option if there is one."""
     faults = error.errors(include_url=False)
     fault = next((each for each in faults if each["type"] == "extra_forbidden"), faults[0])
     name = str(fault["loc"][0])
     if fault["type"] == "extra_forbidden":
-        return InvalidParameter("options", name, f"the options are {', '.join(kind.model_fields)}")
+        return InvalidParameter("options", name, f"this recipe has the options {', '.join(kind.model_fields)}")
     words = values_in_words(option_schemas(kind)[name])
     return InvalidParameter(name, fault["input"], f"{'choose' if words.startswith('one of') else 'it must be'} {words}")

@@ -36,7 +36,7 @@ class PublicFacts:
         channels: 1 or 3.
         records_declared: public upper bound of the number of records.
         unit: "record" or "subject".
-        subjects_declared: public upper bound of the number of subjects; required exactly if the unit is the subject.
+        subjects_declared: public upper bound of the number of subjects; None exactly if the unit is the record.
 
     Raises:
         InvalidParameter: an unknown unit, or a number of subjects that does not match the unit.
@@ -65,22 +65,22 @@ class PublicFacts:
 
     @property
     def units_per_class(self) -> float:
-        """Units per class, if classes are of equal size."""
+        """Number of units in a class, if all classes have the same size."""
         return self.units_declared / len(self.classes)
 
     @property
     def protects(self) -> str:
-        """The unit in words."""
+        """The privacy unit, in words."""
         return UNIT_WORDS[self.unit]
 
     @property
     def pixels(self) -> int:
-        """Numbers in one image."""
+        """Number of values in one image, over all channels."""
         return self.height * self.width * self.channels
 
     @property
     def size(self) -> float:
-        """Numbers in one image, relative to a 28 x 28 image of one channel."""
+        """Number of values in one image, relative to a 28 x 28 image with one channel."""
         return self.pixels / 784
 
 
@@ -94,15 +94,16 @@ def mu_of(budget_nano: float) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """One kind of release of a training.
+    """One kind of release of a training, made once or many times.
 
     Attributes:
         name: unique within its plan.
-        event: the release; its count is the number of releases.
+        event: the releases; `event.count` is their number.
         cost_nano: total cost in nano-units of mu^2, including repeats.
-        noise_stddev: parameter of the added discrete Gaussian, which is slightly wider than the noise in its event;
-            None if noise is relative to a unit's contribution (`PoissonGaussianEvent`).
-        repeats: additional releases, after crashes, included in the price of a stage that is priced as a whole.
+        noise_stddev: parameter of the discrete Gaussian noise, slightly above the stddev of the event. None for a
+            `PoissonGaussianEvent`, whose noise is relative to a unit's contribution.
+        repeats: number of releases that can be repeated after crashes. Only a stage priced as a whole has them, and
+            its price includes them.
     """
 
     name: str
@@ -113,7 +114,7 @@ class Stage:
 
     @property
     def paid_as_whole(self) -> int | None:
-        """Number of releases paid by one charge, with the first release; None if each is charged separately."""
+        """Number of releases that the first charge pays for; None if each release is charged separately."""
         return self.event.count + self.repeats if self.event.is_sampled else None
 
     def announces(self, event: Event) -> bool:
@@ -121,7 +122,7 @@ class Stage:
         return dataclasses.replace(self.event, count=event.count) == event
 
     def price_of(self, count: int) -> int:
-        """Return the price of `count` releases: their part, or the whole price for a stage priced as a whole."""
+        """Return the price of `count` releases. A stage priced as a whole has the same price for any number."""
         return self.cost_nano if self.event.is_sampled else count * (self.cost_nano // self.event.count)
 
     def to_json(self) -> dict[str, Any]:
@@ -131,7 +132,7 @@ class Stage:
 
 
 def stage_from_json(document: Mapping[str, Any], facts: Mapping[str, Any]) -> Stage:
-    """Read a stage of a stored plan. Its noise is stored in the plan's facts."""
+    """Read a stage of a stored plan. The plan's `facts` contain the stage's noise."""
     noise_stddev = facts.get("noise_stddev", {}).get(document["name"])
     event, repeats = event_from_json(document["event"]), int(document.get("repeats", 0))
     return Stage(document["name"], event, int(document["cost_nano"]), noise_stddev, repeats)
@@ -142,12 +143,12 @@ class Plan:
     """Everything that a training will release, in order.
 
     Attributes:
-        recipe: name of the training loop.
-        config: its complete configuration.
-        stages: its kinds of noisy releases.
+        recipe: name of the recipe.
+        config: the recipe's complete configuration.
+        stages: the training's kinds of noisy releases.
         budget_nano: upper limit of the plan's price.
         notes: sentences for people.
-        facts: public numbers for display, such as teachers and images_to_aggregate. No program reads them.
+        facts: public numbers for display, such as the number of teachers, and the stages' noise_stddev.
     """
 
     recipe: str
@@ -159,12 +160,12 @@ class Plan:
 
     @property
     def cost_nano(self) -> int:
-        """Sum of the stages' prices: the amount of the job's hold."""
+        """Sum of the stages' prices: the budget that is reserved for the job."""
         return sum(stage.cost_nano for stage in self.stages)
 
     @property
     def noise_stddev(self) -> dict[str, float]:
-        """The discrete Gaussian's parameter of each stage that has one, by the stage's name."""
+        """Parameter of the discrete Gaussian noise, by stage name, for stages that have such noise."""
         return {stage.name: stage.noise_stddev for stage in self.stages if stage.noise_stddev is not None}
 
     def config_of(self, kind: type[C]) -> C:
@@ -191,24 +192,24 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """A recipe's description for the service: its planning and the units it protects. `workers.recipes` trains it.
+    """How the service plans a recipe, and which units the recipe protects. `workers.recipes` has the training loops.
 
     Attributes:
-        name: used in jobs.
-        title: its name for people.
-        publishes: kind of its release; only generators can generate images.
-        releases: kind of its release, in words.
-        config: the class of its configurations.
-        plan: function of options, the account's filter, the budget in nano-units, and the declared facts.
+        name: identifier in jobs.
+        title: name for people.
+        publishes: kind of the release; only generators can generate images.
+        releases: kind of the release, in words.
+        config: class of the recipe's configurations.
+        plan: builds a plan from options, the account's filter, the budget in nano-units, and the declared facts.
         units: the units whose whole contribution every mechanism of the recipe bounds. A recipe with the sensitivity of
             one record (for example, a clipped gradient per record) supports only "record". The records of a subject
             would each add that much, and together exceed the sensitivity for which the noise was computed.
-        together: True if several processes train it faster than one.
+        together: True if several processes train the recipe faster than one.
         presets: named sets of options; the first is the default.
-        follows: options whose default follows from declared facts and budget, at least with some presets.
-        start: maps a plan to the initial releases, by stage, without which nothing useful can be published.
-        smallest_class: maps a plan and facts to the units that a class needs to be visible; None if unknown or
-            impossible.
+        follows: names of options whose default is computed from facts and budget, at least with some presets.
+        start: maps a plan to numbers of releases by stage name. Before these, nothing useful can be published.
+        smallest_class: maps a plan and facts to the number of units that a class needs to stand out from the noise;
+            None if unknown or impossible.
     """
 
     name: str
@@ -226,7 +227,7 @@ class Recipe:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Default value of each option, without preset and request; options in `follows` may differ."""
+        """Value of each option with the first preset. A plan may compute other values for the options in `follows`."""
         return self.config(**next(iter(self.presets.values()), {})).model_dump()
 
     @property
@@ -243,7 +244,7 @@ class Recipe:
 
 
 class PlanBudget:
-    """An in-memory budget for trainings without a ledger, with the rules of a hold.
+    """An in-memory budget for trainings without a ledger. The rules are those of a hold, a job's reserved budget.
 
     Args:
         stages: the stages of the training's plan.
@@ -265,8 +266,8 @@ class PlanBudget:
         """Pay for `event.count` releases.
 
         Raises:
-            BudgetExceeded: they cost more than is left, or exceed the planned number.
-            EventRefused: the plan has no such stage, or plans it with another event.
+            BudgetExceeded: the releases cost more than is left, or exceed the planned number.
+            EventRefused: the plan has no such stage, or the stage has a different event.
         """
         planned = self._stages.get(stage)
         if planned is None or not planned.announces(event):

@@ -1,7 +1,7 @@
-"""Plan of the DP-SGD family: Poisson-sampled steps of one gradient estimator under one budget.
+"""Plan private gradient steps (DP-SGD and its variants): Poisson-sampled steps of one estimator under one budget.
 
-Sampling: in each step each unit is drawn independently with one public probability q = expected_batch / n, where n is
-the declared number of units. An account with fewer units than declared gets smaller batches, never a larger loss.
+In each step, each unit is drawn independently with one public probability q = expected_batch / n, where n is the
+declared number of units. If there are fewer units than declared, batches are smaller and the privacy loss is no larger.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _FREEZABLE = ("dpsgd", "topagg", "gep", "bgep")
 
 @dataclasses.dataclass(frozen=True)
 class FreezeSchedule:
-    """Frozen coordinates by step ("Differentially Private SGD with Sparse Gradients", 2022, Algorithm 1). Public.
+    """Share of frozen coordinates by step ("Differentially Private SGD with Sparse Gradients", 2022, Algorithm 1).
 
     Attributes:
-        rate: r*, the share of frozen coordinates at the end, in [0, 1).
-        cooling_steps: steps over which the share grows to `rate`, e* epochs in the paper; 0: it is `rate` at once.
-        period: number of steps that use one mask: those of an epoch, or 1.
+        rate: r*, the share of frozen coordinates at the end, in [0, 1). Public, as all fields.
+        cooling_steps: steps over which the share grows to `rate` (e* epochs in the paper); 0: it is always `rate`.
+        period: number of steps that use one mask of frozen coordinates: the steps of an epoch, or 1.
     """
 
     rate: float
@@ -44,7 +44,7 @@ class FreezeSchedule:
     period: int = 1
 
     def at(self, step: int) -> float:
-        """Return the frozen share in a step: r(e) = r* min(e / e*, 1), where e is the time when its mask was drawn."""
+        """Return the frozen share in a step: r(e) = r* min(e / e*, 1), where e is the time of its mask's first use."""
         if self.cooling_steps == 0:
             return self.rate
         return self.rate * min(step // self.period * self.period / self.cooling_steps, 1.0)
@@ -55,7 +55,7 @@ class FreezeSchedule:
 
 
 class StepsConfig(ClassFractionsConfig):
-    """Public parameters of the private steps, with the papers' letters where available."""
+    """Public parameters of the private steps. Descriptions contain the papers' letters."""
 
     estimator: EstimatorName = Field(
         "dpsgd",
@@ -63,36 +63,36 @@ class StepsConfig(ClassFractionsConfig):
         "(`privacy.gradients`).",
     )
     epochs: float = Field(10.0, ge=1e-3, le=10_000, description="Expected number of times that a unit is drawn.")
-    expected_batch: int = Field(512, ge=1, le=1_000_000, description="Units expected in one step.")
-    clip: float = Field(1.0, ge=1e-6, le=1e6, description="C, the bound on one unit's gradient; S1 of GEP.")
+    expected_batch: int = Field(512, ge=1, le=1_000_000, description="Expected number of units in one step.")
+    clip: float = Field(1.0, ge=1e-6, le=1e6, description="C, bound on the norm of one unit's gradient; S1 of GEP.")
     keep: float = Field(0.8, ge=1e-3, le=1, description="TopAgg's k, share of the squared norm that is kept.")
-    clip_residual: float = Field(0.0, ge=0, le=1e6, description="GEP's S2; 0: a fifth of S1, as in the paper.")
+    clip_residual: float = Field(0.0, ge=0, le=1e6, description="GEP's S2, bound on a residual; 0: a fifth of S1.")
     basis_size: int = Field(
         200, ge=1, le=20_000, description="GEP's k, the number of vectors in its basis; at least one for each layer."
     )
     basis_groups: Literal["layers", "widths"] = Field(
         "layers", description="Parameters that share a basis in GEP: those of one layer, or of all layers of one width."
     )
-    anchors: int = Field(400, ge=1, le=20_000, description="GEP's m, the public images that give its basis.")
+    anchors: int = Field(400, ge=1, le=20_000, description="GEP's m, number of public images for its basis.")
     anchors_dataset_id: str = Field(
         "",
         max_length=_ID_CHARACTERS_MAX,
-        description="Public dataset from which the anchors are drawn; empty: they are patterns from a public seed.",
+        description="Public dataset from which the anchors are drawn; empty: patterns made from a public seed.",
     )
     power_iterations: int = Field(
-        1, ge=1, le=20, description="Power iterations that find GEP's basis (its t) or RGP's carriers (its K)."
+        1, ge=1, le=20, description="Number of power iterations for GEP's basis (t) or RGP's carriers (K)."
     )
-    rank: int = Field(8, ge=1, le=256, description="RGP's r, the largest rank of every layer.")
+    rank: int = Field(8, ge=1, le=256, description="RGP's r, upper bound of the rank of each layer's carriers.")
     rank_fraction: float = Field(
-        1.0, ge=1e-3, le=1, description="Also bounds a layer's rank by this share of its smaller side."
+        1.0, ge=1e-3, le=1, description="Second upper bound of RGP's rank, as a share of a layer's smaller side."
     )
     warm_up_fraction: float = Field(
         0.1, ge=0, le=1, description="Share of the steps in which RGP's carriers come from the weights themselves."
     )
     freeze: Literal["none", "random", "ranked", "posterior"] = Field(
         "none",
-        description="Coordinates that are frozen in an epoch: none, random ones, those with the smallest released "
-        "gradients, or (posterior) random ones that still count towards the clip.",
+        description="Gradient coordinates that are frozen (not released) in an epoch: none, random ones, those with "
+        "the smallest released gradients, or (posterior) random ones that still count towards the clip.",
     )
     freeze_rate: float = Field(0.5, ge=0, le=0.99, description="r*, the share of frozen coordinates at the end.")
     freeze_cooling: float = Field(
@@ -101,9 +101,9 @@ class StepsConfig(ClassFractionsConfig):
     freeze_every: Literal["epoch", "step"] = Field("epoch", description="How long a mask of frozen coordinates lasts.")
     learning_rate: float = Field(0.5, ge=1e-8, le=10_000, description="Initial learning rate of the optimiser.")
     rate_drops: int = Field(
-        0, ge=0, le=1000, description="Number of drops of the learning rate, after equal parts of the steps; 0: none."
+        0, ge=0, le=1000, description="Number of times that the learning rate drops, at equal intervals; 0: never."
     )
-    rate_decay: float = Field(0.1, ge=1e-3, le=1, description="Factor of the learning rate at each drop.")
+    rate_decay: float = Field(0.1, ge=1e-3, le=1, description="Factor by which the learning rate drops.")
     weight_decay: float = Field(
         0.0,
         ge=0,
@@ -111,13 +111,16 @@ class StepsConfig(ClassFractionsConfig):
         description="Weight decay: a step subtracts this share of the weights, times the learning rate; Adam adds it "
         "to the gradient.",
     )
-    momentum: float = Field(0.9, ge=0, le=0.999, description="Momentum of SGD, which sums up noise; ignored by Adam.")
+    momentum: float = Field(0.9, ge=0, le=0.999, description="Momentum of SGD, which adds up noise; Adam ignores it.")
     optimiser: Literal["sgd", "adam"] = Field("sgd", description="Optimiser that receives the released gradients.")
     ema: float = Field(
-        0.0, ge=0, le=0.99999, description="Decay of the average of the weights that is released; 0: the last weights."
+        0.0, ge=0, le=0.99999, description="Decay of the average of weights, which is released; 0: the last weights."
     )
     multiplicity: int = Field(
-        1, ge=1, le=64, description="K, views of each record, such as noise levels; their mean gradient is clipped."
+        1,
+        ge=1,
+        le=64,
+        description="K, views of each record, such as noise levels; the mean of their gradients is clipped.",
     )
     records_per_subject: int = Field(
         4, ge=1, le=1024, description="Records that are drawn from each sampled subject, if the unit is the subject."
@@ -135,11 +138,11 @@ class StepsConfig(ClassFractionsConfig):
             raise self.refusal("freeze", "posterior freezing works with the estimator dpsgd only")
 
     def sampling_probability(self, facts: PublicFacts) -> float:
-        """Return q, the probability of each unit to be in a step's sample."""
+        """Return q, the probability that a unit is in the sample of a step."""
         return min(1.0, self.expected_batch / facts.units_declared)
 
     def steps(self, facts: PublicFacts) -> int:
-        """Return the number of steps of the epochs.
+        """Return the number of steps in all epochs.
 
         Raises:
             InvalidParameter: there are too many steps.
@@ -161,15 +164,15 @@ class StepsConfig(ClassFractionsConfig):
 
     @property
     def residual_bound(self) -> float:
-        """S2 of GEP."""
+        """GEP's S2, the bound on the norm of a residual."""
         return self.clip_residual or self.clip * _RESIDUAL_SHARE
 
 
 def check_basis(config: StepsConfig, groups: int) -> None:
-    """Raise unless GEP's basis has a vector for each layer with parameters in the private network.
+    """Raise unless GEP's basis has a vector for each of the private network's `groups` layers with parameters.
 
     Raises:
-        InvalidParameter: the estimator is GEP or B-GEP, and its basis has fewer vectors than there are groups.
+        InvalidParameter: the estimator is GEP or B-GEP, and its basis has fewer vectors than there are such layers.
     """
     if config.estimator in _ANCHORED and config.basis_size < groups:
         raise config.refusal(
@@ -180,14 +183,15 @@ def check_basis(config: StepsConfig, groups: int) -> None:
 
 
 def paid_together(count: int) -> int:
-    """Return how many of `count` releases are paid for at a time: at most these are lost if a process is killed."""
+    """Return how many of `count` releases are paid for at a time. At most this many are lost if a process is killed."""
     return max(1, count // _PAYMENTS)
 
 
 def poisson_stage(name: str, probability: float, count: int, privacy_filter: Filter, budget_nano: int) -> Stage:
-    """Compute the noise of `count` releases of Poisson samples, priced as a whole, from a budget.
+    """Plan `count` releases of Poisson samples, priced as a whole, with noise that fits the budget.
 
-    The price includes the releases that one crash may lose. After a second crash, the stage ends that much earlier.
+    The price includes repeating the releases that one crash may lose. A second crash can make the stage end early, by
+    as many releases.
 
     Raises:
         InvalidParameter: no finite noise fits the budget.
@@ -200,7 +204,7 @@ def poisson_stage(name: str, probability: float, count: int, privacy_filter: Fil
 
 
 def poisson_event(stage: Stage | None) -> PoissonGaussianEvent:
-    """Return the event of an existing stage of Poisson samples."""
+    """Return the event of a stage, which must exist and release Poisson samples."""
     assert stage is not None
     assert isinstance(stage.event, PoissonGaussianEvent)
     return stage.event
@@ -209,10 +213,10 @@ def poisson_event(stage: Stage | None) -> PoissonGaussianEvent:
 def plan_steps(
     config: StepsConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts
 ) -> tuple[Stage, list[str], dict[str, Any]]:
-    """Compute the noise of the private steps from a budget.
+    """Plan the private steps, with noise that fits the budget.
 
     Returns:
-        The stage, notes for people, and public numbers for people.
+        The stage, notes for people, and public numbers to display.
 
     Raises:
         InvalidParameter: there are too many steps, or no finite noise fits the budget.

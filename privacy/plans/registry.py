@@ -47,7 +47,7 @@ def build_plan(
         options: options of the recipe.
         privacy_filter: the account's filter.
         budget_nano: upper limit of the price, in nano-units of mu^2.
-        facts: declared by the owner.
+        facts: of the dataset, declared by the owner.
 
     Raises:
         InvalidParameter: a recipe or option is unknown, or does not fit the dataset or the budget; or the recipe does
@@ -95,7 +95,7 @@ def plan_from_json(document: Mapping[str, Any]) -> Plan:
         facts=facts,
     )
     if plan.cost_nano != document["cost_nano"]:
-        raise InvalidParameter("cost_nano", document["cost_nano"], f"but the stages cost {plan.cost_nano} together")
+        raise InvalidParameter("cost_nano", document["cost_nano"], f"the stages together cost {plan.cost_nano}")
     return plan
 
 

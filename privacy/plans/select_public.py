@@ -1,8 +1,8 @@
 """Plan of select_public: private records vote for public images, from which the generator samples.
 
-Private Evolution (Lin et al. 2024, arXiv:2305.15560) with a folder of public images instead of a foundation model's
-images. Algorithm 2 is its histogram of nearest neighbours; a second iteration votes over images that the first
-iteration selected.
+This is Private Evolution (Lin et al. 2024, arXiv:2305.15560), with public images in place of the images that a
+foundation model generates. Its Algorithm 2 is the histogram of nearest neighbours. A second iteration votes over images
+that the first iteration selected.
 """
 
 from __future__ import annotations
@@ -42,28 +42,28 @@ class SelectPublicConfig(ClassFractionsConfig):
     extractor: str = Field(
         "",
         max_length=64,
-        description="Name of a public network that the operator installed. Its features define the nearest image; "
+        description="Name of a public network that the operator installed. Its features define which image is nearest; "
         "empty: colours and texture do.",
     )
     public_images: int = Field(
-        20_000, ge=2, le=200_000, description="Largest number of public images considered; a public seed chooses them."
+        20_000, ge=2, le=200_000, description="Largest number of public images to consider; a public seed chooses them."
     )
     choices: int | None = Field(
         None,
         ge=_CHOICES[0],
         le=_CHOICES[1],
         description="Number of candidates that a record can vote for: clusters of public images in the first "
-        "iteration, as many images in the second. Each class generates from at most this many images.",
+        "iteration, single images in the second. Each class generates from at most this many images.",
     )
     iterations: int = Field(2, ge=1, le=2, description="Number of rounds of votes; they share the budget evenly.")
     threshold: float = Field(
         1.5,
         ge=0,
         le=10,
-        description="Votes for a choice count as zero below this many standard deviations of the noise.",
+        description="A noisy count of votes becomes zero below this many standard deviations of the noise.",
     )
     mirror: bool = Field(False, description="Mirror half of the generated images, left and right.")
-    shift: float = Field(0.05, ge=0, le=0.25, description="Largest shift of a generated image, as a part of its side.")
+    shift: float = Field(0.05, ge=0, le=0.25, description="Largest shift of a generated image, as a share of its side.")
     colour: float = Field(0.15, ge=0, le=1, description="How strongly the colours of generated images vary.")
 
     def check(self) -> None:
@@ -78,34 +78,34 @@ class SelectPublicConfig(ClassFractionsConfig):
         """
         if images < _CHOICES[0]:
             raise self.refusal(
-                "public_dataset_id", "one image leaves nothing to select: name a dataset with more images"
+                "public_dataset_id", "this dataset has fewer than two images: choose a dataset with more images"
             )
         missing = [name for name in classes if name not in public_classes] if self.public_labels else []
         if missing:
             raise self.refusal(
                 "public_labels",
-                f"the public dataset has no class named {missing[0]!r}, so that class could select nothing: give the "
+                f"the public dataset has no class named {missing[0]!r}, so that class could select no image: give the "
                 "public classes the names of the private ones, or omit public_labels, so that every class selects "
                 "among all public images",
             )
 
 
 def votes_event(stddev: float) -> GaussianEvent:
-    """Return the event of one iteration: the votes for all choices of all classes, with discrete noise on each.
+    """Return the event of one iteration, which releases the votes for all choices of all classes with discrete noise.
 
     Privacy:
         Adjacency add/remove of one unit. The choices are a function of public images and of earlier releases. A record
-        votes once, for the nearest choice of its own class, which depends on that record alone. One record more changes
+        votes once, for the nearest choice of its own class, which depends on that record alone. One more record changes
         one number of the whole histogram, by exactly 1. So its L2 sensitivity is 1, and every pair of neighbours whose
-        label is declared attains it. If the unit is the subject, one record per subject votes, and the choice of this
-        record depends on that subject alone (`privacy.mechanisms.partition`). The second iteration's choices follow
+        label is declared attains it. If the unit is the subject, one record per subject votes, and which record votes
+        depends on that subject alone (`privacy.mechanisms.partition`). The second iteration's choices follow
         from the noisy votes of the first iteration: adaptive composition of two such events.
     """
     return GaussianEvent.of_discrete_noise(SENSITIVITY, stddev)
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Compute the noise of each iteration's votes from a budget.
+    """Plan the iterations of votes, with noise that fits the budget.
 
     Raises:
         InvalidParameter: an option does not fit the dataset or the budget, or the public dataset is missing.
@@ -122,8 +122,8 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     if (config.choices or _CHOICES[0]) > affordable:
         raise config.refusal(
             "choices",
-            f"a release has at most {RELEASE_BYTES_MAX // 2**20} MiB of images, which is {affordable} of this size for "
-            f"each of {len(facts.classes)} classes: ask for fewer, or declare smaller images",
+            f"a release has at most {RELEASE_BYTES_MAX // 2**20} MiB of images. That is {affordable} images of this "
+            f"size for each of {len(facts.classes)} classes: request fewer choices, or declare smaller images",
         )
     if config.choices is None:
         wanted = facts.units_per_class / (_VOTES_OVER_NOISE * stddev)

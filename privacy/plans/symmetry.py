@@ -1,14 +1,18 @@
-"""The action of declared symmetries on the numbers of a warm start. Everything here is public.
+"""How symmetries that an owner declares change the numbers of an image: its coefficients of cosine and texture waves.
 
-An owner who declares `mirror` states that images are as likely as their mirror images, left and right swapped; `square`
-adds top and bottom swapped, and rows and columns swapped, so that all eight symmetries of the square are equal.
-Mirroring multiplies a number by 1 or -1: for a cosine wave, by the parity of its column. A sine over a texture's
-orientations changes its sign once more, because orientations are mirrored, too. Swapping rows and columns turns one
-wave into another. So for `square` two such waves are replaced by their sum and their difference, or remain a pair.
+Everything here is public. An owner who declares `mirror` states that each image is as likely as its left-right mirror
+image. `square` states the same also for swapping top and bottom, and for swapping rows and columns. So all eight
+orientations of an image are equally likely.
 
-The consequences hold for every distribution with these symmetries (Schur's lemma; Fulton and Harris 1991,
-"Representation theory"): only numbers that no symmetry changes have a mean other than zero, and covariances are zero
-between numbers that change differently.
+Mirroring left and right multiplies each number by 1 or -1. For a cosine wave, the factor is -1 if the wave has an odd
+number of half waves from left to right. A texture wave that is a sine over the orientations of strokes gets one further
+factor of -1, because mirroring also mirrors orientations. Swapping rows and columns turns one wave into another. For
+`square`, two such waves are replaced by their sum and difference if mirroring left and right gives both the same
+factor. Otherwise they remain a pair that the swap exchanges.
+
+Two facts hold for every distribution with these symmetries (Schur's lemma; Fulton and Harris 1991, "Representation
+theory"). A number has mean zero unless every symmetry leaves it unchanged. Two numbers that change differently have
+covariance zero.
 """
 
 from __future__ import annotations
@@ -28,14 +32,14 @@ ORDER = {"none": 1, "mirror": 2, "square": 8}  # number of symmetries, including
 
 @dataclass(frozen=True)
 class Action:
-    """The action of the declared symmetries on a row of numbers, (f,) each.
+    """How the declared symmetries change the f numbers of an image. Each array has shape (f,).
 
     Attributes:
         symmetry: the declared symmetry.
-        across: sign of a number when left and right are swapped.
-        down: likewise for top and bottom.
-        partner: place of the number that replaces this one when rows and columns are swapped.
-        swapped: sign of the replacing number.
+        across: factor, 1 or -1, of each number when left and right are swapped.
+        down: likewise when top and bottom are swapped.
+        partner: index of the number that replaces each number when rows and columns are swapped.
+        swapped: factor, 1 or -1, of the replacing number.
     """
 
     symmetry: Symmetry
@@ -46,32 +50,33 @@ class Action:
 
     @property
     def order(self) -> int:
-        """Number of symmetries."""
+        """Number of symmetries, including the identity."""
         return ORDER[self.symmetry]
 
     def turned(self, rows: Array, number: int) -> Array:
-        """Apply one of the symmetries to rows (..., f); number 0 is the identity."""
+        """Apply the symmetry with index `number` to rows (..., f). Number 0 is the identity."""
         places, signs = self._steps(number)
         found: Array = rows[..., places] * signs
         return found
 
     def turned_back(self, rows: Array, number: int) -> Array:
-        """Undo `turned`."""
+        """Undo `turned` with the same number."""
         places, signs = self._steps(number)
         found = np.empty_like(rows)
         found[..., places] = rows * signs
         return found
 
     def orbit(self, rows: Array) -> Array:
-        """Apply all symmetries to rows (..., k, f); return (..., k * order, f), results of one row adjacent."""
+        """Apply every symmetry to rows (..., k, f). Return (..., k * order, f), with the results of a row adjacent."""
         turned = np.stack([self.turned(rows, number) for number in range(self.order)], axis=-2)
         return turned.reshape(*rows.shape[:-2], -1, rows.shape[-1])
 
     def blocks(self) -> list[list[Places]]:
-        """Return the places of numbers that may be correlated, by block; only the first block may have a mean.
+        """Divide the indices of numbers into blocks, such that numbers in different blocks are uncorrelated.
 
-        Two blocks in one list are a pair: swapping rows and columns maps one to the other, place by place, so their
-        covariances are equal. Empty blocks are left out, except for the first.
+        Only numbers in the first block can have nonzero means. Two blocks in one list are a pair: swapping rows and
+        columns maps one to the other, index by index, so their covariances are equal. Empty blocks are omitted, except
+        for the first.
         """
         everywhere = np.arange(len(self.across))
         if self.symmetry == "none":
@@ -86,7 +91,7 @@ class Action:
         return [*blocks, *([[first, self.partner[first]]] if len(first) else [])]
 
     def _steps(self, number: int) -> tuple[Places, Array]:
-        """Return the source place and the sign of each number in a symmetry's result."""
+        """Return, for each number of a symmetry's result, the index of its source and its factor."""
         places, signs = np.arange(len(self.across)), np.ones(len(self.across))
         if number & 4:
             places, signs = self.partner, self.swapped
@@ -97,14 +102,14 @@ class Action:
 
 @dataclass(frozen=True)
 class Waves:
-    """Cosine waves in the order of the public basis' rows, (f,) each.
+    """Cosine waves, in the order of the rows of the public basis. Each array has shape (f,).
 
     Attributes:
-        row: half waves from top to bottom.
-        column: half waves from left to right.
-        turn: row of the real Fourier basis over orientations (1, cos, sin, cos 2, ...); 0 for pixels.
-        kind: plane of colour; for texture, 0 (sum of fine and coarse) or 1 (difference). No symmetry changes it.
-        power: mean square expected by the public prior.
+        row: number of half waves from top to bottom.
+        column: number of half waves from left to right.
+        turn: for texture, index in the real Fourier basis over orientations (1, cos, sin, cos 2, ...); for pixels, 0.
+        kind: colour plane; for texture, 0 (sum of fine and coarse) or 1 (difference). No symmetry changes it.
+        power: mean square of the coefficient that the public prior expects.
     """
 
     row: Places
@@ -117,11 +122,11 @@ class Waves:
         return len(self.power)
 
     def at(self, places: Places) -> Waves:
-        """Return the waves at these places, in their order."""
+        """Return the waves with the indices `places`, in the order of `places`."""
         return Waves(*(getattr(self, field.name)[places] for field in fields(self)))
 
     def partners(self) -> Places:
-        """Return the place of each wave's image when rows and columns are swapped; -1 if that wave is missing."""
+        """Return the index of the wave that each wave becomes when rows and columns are swapped; -1 if missing."""
         apart = 1 + max(int(side.max(initial=0)) for side in (self.row, self.column, self.turn))
         kind = self.kind * apart + self.turn
         number = (kind * apart + self.row) * apart + self.column
@@ -133,7 +138,7 @@ class Waves:
         return np.where(number[found] == wanted, found, -1)
 
     def action(self, symmetry: Symmetry) -> Action:
-        """Return the action of symmetries on these waves' numbers, in the basis that `paired` returns."""
+        """Return how a symmetry changes the coefficients of these waves, in the basis that `paired` returns."""
         across, down, swapped = self._signs()
         at = np.arange(len(across))
         partner = self.partners() if symmetry == "square" else at
@@ -144,9 +149,9 @@ class Waves:
     def paired(self, basis: Array, symmetry: Symmetry) -> Array:
         """Return an orthonormal basis (f, p) of the same span in which symmetries only change signs and swap pairs.
 
-        If swapping rows and columns exchanges two waves and mirroring gives both the same sign, their sum and
-        difference replace them. Otherwise the second wave gets the sign with which swapping turns the first wave into
-        it.
+        Consider two waves that swapping rows and columns exchanges. If mirroring left and right gives both the same
+        factor, their sum and difference replace them. Otherwise, one wave gets the sign for which the swap turns the
+        other wave into it.
         """
         if symmetry != "square":
             return basis
@@ -161,7 +166,7 @@ class Waves:
         return found
 
     def _signs(self) -> tuple[Array, Array, Array]:
-        """Return the sign of each wave under mirroring across and down, and under swapping rows and columns."""
+        """Return each wave's factor when left and right, top and bottom, or rows and columns are swapped."""
         sine = np.where((self.turn > 0) & (self.turn % 2 == 0), -1.0, 1.0)  # mirroring also mirrors an orientation
         across, down = sine * (-1.0) ** self.column, sine * (-1.0) ** self.row
         return across, down, sine * (-1.0) ** ((self.turn + 1) // 2)  # swapping maps it to a quarter turn minus itself

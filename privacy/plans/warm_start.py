@@ -1,8 +1,8 @@
-"""Releases of a warm start: their level of detail, which follows from declared facts and budget, and their noise.
+"""Plan a warm start: noisy class means and covariances of wave coefficients, released before other stages.
 
-A public prior states the strength of each cosine wave in images. Waves far below the noise would only add static, so
-they are omitted. Nothing here reads a private record. Used by `moments`, and by `dp_diffusion` with a
-`moments_fraction`.
+Their level of detail follows from declared facts and the budget. A public prior states the strength of each cosine wave
+in images. Waves far below the noise would only add static, so they are omitted. Nothing here reads a private record.
+Used by `moments`, and by `dp_diffusion` with a `moments_fraction`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ CLUSTER_ROUNDS = 3  # rounds of k-means, each a release
 
 
 def coefficients_of(config: MomentsConfig, facts: PublicFacts) -> Waves:
-    """Return the coefficients of a configuration: a grid for each plane, or the strongest in these grids."""
+    """Return the cosine waves whose coefficients are released: a grid for each colour plane, or the strongest."""
     rows, columns = config.grid(facts)
     plane, row, column = (axis.ravel() for axis in np.indices((facts.channels, rows, columns)))
     parts = np.array(PLANES if config.colour == "luma_chroma" else (1.0, 1.0, 1.0))[plane]
@@ -76,7 +76,7 @@ def coefficients_of(config: MomentsConfig, facts: PublicFacts) -> Waves:
 
 
 def texture_waves(config: MomentsConfig, facts: PublicFacts) -> Waves:
-    """Return the texture waves of a configuration: the strongest, or all; none without texture."""
+    """Return the texture waves whose coefficients are released: the strongest, or all; none without texture."""
     rows, columns = facts.height // TEXTURE_CELL, facts.width // TEXTURE_CELL
     length, turn, row, column = (axis.ravel() for axis in np.indices((2, TEXTURE_MAPS // 2, rows, columns)))
     parts = np.array(TEXTURE_LENGTHS)[length] * np.array(TEXTURE_HARMONICS)[(turn + 1) // 2]
@@ -85,14 +85,14 @@ def texture_waves(config: MomentsConfig, facts: PublicFacts) -> Waves:
 
 
 def _strongest(waves: Waves, count: int | None, config: MomentsConfig) -> Waves:
-    """Return the `count` strongest waves, by default all, without those that a symmetry maps to an omitted wave."""
+    """Return the `count` strongest waves (None: all), except those that a symmetry maps to an omitted wave."""
     if count is not None:
         waves = waves.at(np.argsort(-waves.power, kind="stable")[:count])
     return waves.at(np.flatnonzero(waves.partners() >= 0)) if config.symmetry == "square" else waves
 
 
 def action_of(config: MomentsConfig, facts: PublicFacts) -> Action:
-    """Return the action of the declared symmetries on the numbers of a record: coefficients, then texture."""
+    """Return how the declared symmetries change the numbers of a record: coefficients, then texture."""
     seen = coefficients_of(config, facts), texture_waves(config, facts)
     one, two = (waves.action(config.symmetry) for waves in seen)
     across, down, swapped = (
@@ -103,15 +103,16 @@ def action_of(config: MomentsConfig, facts: PublicFacts) -> Action:
 
 
 def power_of(config: MomentsConfig, facts: PublicFacts) -> Array:
-    """Return the public prior's expected mean square of each number of a record: coefficients, then texture."""
+    """Return the mean squares that the public prior expects for a record's numbers: coefficients, then texture."""
     return np.concatenate([coefficients_of(config, facts).power, texture_waves(config, facts).power])
 
 
 def noise_shape(power: Array, exponent: float) -> Array:
     """Return the public scale (f,) by which coefficients are divided before they are clipped and get equal noise.
 
-    With exponent 1/4 the sum of all noise is least: noise of scale w_i costs a clip of sum P_i / w_i^2. The product
-    (sum P_i / w_i^2)(sum w_i^2) is least where w_i^2 is the root of P_i. Scaled to keep the prior's norm.
+    Exponent 1/4 minimises the total noise: with scales w_i, the squared clip is proportional to sum P_i / w_i^2, and
+    the variance to w_i^2. The product (sum P_i / w_i^2)(sum w_i^2) is least if w_i^2 is proportional to the square root
+    of P_i. The scale is normalised to keep the prior's norm.
     """
     shape = power**exponent
     found: Array = shape * math.sqrt(float((power / shape**2).sum()) / float(power.sum()))
@@ -119,20 +120,20 @@ def noise_shape(power: Array, exponent: float) -> Array:
 
 
 def signal(facts: PublicFacts, mu: float) -> float:
-    """Return q, the declared units of one class in units of the noise, for a warm start with total cost mu."""
+    """Return q, a signal-to-noise ratio: the declared units per class, times the mu that the warm start costs."""
     return facts.units_declared * mu / len(facts.classes)
 
 
 def fraction_above_noise(config: MomentsConfig, facts: PublicFacts, stddev: float) -> Callable[[float], float]:
-    """Return the share of the differences between class means that is above the noise, by the public prior, in [0, 1].
+    """Return a function from the number of units of a class to the share of class differences above the noise.
 
-    The result is a function of the number of units of a class. It sums the strengths of waves after the best linear
-    shrinkage for the known noise, as a share of all possible waves. The share grows with the units.
+    The share, in [0, 1], follows from the public prior and grows with the number of units. It sums the strengths of
+    waves after the best linear shrinkage for the known noise, relative to all possible waves.
 
     Args:
         config: configuration of the warm start.
         facts: declared by the owner.
-        stddev: noise in a class's sum, in units of one clipped record.
+        stddev: noise in a class's sum, relative to the largest norm of one clipped record.
     """
     seen = coefficients_of(config, facts)
     every = coefficients_of(config.with_values(frequencies=64, coefficients=None), facts)
@@ -146,10 +147,11 @@ def fraction_above_noise(config: MomentsConfig, facts: PublicFacts, stddev: floa
 
 
 def clips_for(config: MomentsConfig, facts: PublicFacts, q: float) -> Mapping[str, float]:
-    """Return the norms at which coefficients, deviations and components are clipped, relative to a 28 x 28 image.
+    """Return the options that end in `_clip`: norms for coefficients, deviations and components, at 28 x 28 pixels.
 
-    With little noise, the distortion of a narrow clip outweighs its saving. With declared symmetries, only the first
-    block has means. Deviations are clipped by the norm that `noisy_scatter` uses for several blocks.
+    Clips are wider if q, from `signal`, is high: with little noise, a narrow clip distorts more than it saves. With
+    declared symmetries, only the first block of `Action.blocks` has means. Deviations are clipped by the norm that
+    `noisy_scatter` uses for several blocks.
     """
     power = power_of(config, facts)
     scaled = power / noise_shape(power, config.noise_shape) ** 2
@@ -163,18 +165,18 @@ def clips_for(config: MomentsConfig, facts: PublicFacts, q: float) -> Mapping[st
 
 
 def _along(q: float, start: float) -> float:
-    """Return the position of q between `start` and its value for Fashion-MNIST at epsilon 1, from 0 to 1."""
+    """Return the logarithmic position of q, from 0 at `start` to 1 at _MANY (Fashion-MNIST at epsilon 1)."""
     return min(1.0, max(0.0, math.log(q / start) / math.log(_MANY / start))) if q > 0 else 0.0
 
 
 def detail_for(facts: PublicFacts, q: float, texture: bool, clusters: int | None) -> dict[str, Any]:
-    """Return the derived options of a warm start, except clips.
+    """Return the options of a warm start that follow from facts and budget, except clips.
 
     Args:
         facts: declared by the owner.
         q: from `signal`.
         texture: True if texture is released.
-        clusters: number per class; None: several if their centres are far above the noise (measured only with texture).
+        clusters: number per class; None: several if texture is released and their centres are far above the noise.
     """
     if clusters is None:
         clusters = min(_CLUSTERS, round(q / _CLUSTER_PER_Q)) if texture and q >= _CLUSTERS_FROM else 1
@@ -213,8 +215,8 @@ def warm_start_event(name: str, stddev: float) -> GaussianEvent:
 
     Privacy:
         A record (one per subject if the unit is the subject) adds to the sum of one class or cluster, or to one matrix.
-        To a sum it adds its coefficients, of norm at most Q, and a count of Q/4; to a matrix, an outer product of norm
-        at most Q^2 (`workers.recipes.released_sums` has the proofs).
+        Let Q be QUANTISATION. To a sum, a record adds its coefficients, of norm at most Q, and a count of Q/4. To a
+        matrix, it adds an outer product of norm at most Q^2 (`workers.recipes.released_sums` has the proofs).
     """
     together = math.nextafter(math.hypot(QUANTISATION, COUNT_WEIGHT), math.inf)  # of coefficients and count
     sensitivity = together if name in (MEANS, CLUSTERS) else float(QUANTISATION**2)
@@ -222,7 +224,7 @@ def warm_start_event(name: str, stddev: float) -> GaussianEvent:
 
 
 def warm_start_stages(config: MomentsConfig, budget_nano: int, privacy_filter: Filter) -> list[Stage]:
-    """Divide a budget by the warm start's shares; return the stages of the releases with a share.
+    """Divide a budget among the releases of a warm start by their shares. Return a stage for each nonzero share.
 
     Raises:
         InvalidParameter: the budget is too small.

@@ -64,7 +64,7 @@ def test_without_a_public_dataset_it_says_how_to_have_one() -> None:
 def test_a_public_dataset_needs_pictures_and_with_labels_every_class() -> None:
     config = SelectPublicConfig(public_dataset_id="ds_public")
     config.require_public(2, ("x",), CLASSES)
-    with pytest.raises(InvalidParameter, match="nothing to select"):
+    with pytest.raises(InvalidParameter, match="fewer than two images"):
         config.require_public(1, CLASSES, CLASSES)
     labelled = config.with_values(public_labels=True)
     labelled.require_public(9, ("dog", "cat", "x"), CLASSES)

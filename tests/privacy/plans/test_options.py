@@ -84,7 +84,7 @@ def test_refusals_name_the_option_the_bounds_and_the_value():
     refused: dict[str, dict[str, Any]] = {
         "second=10 is refused: it must be an integer between 1 and 9": {"second": 10},
         "second=1 is refused: it is not the 1 of first": {"second": 1},
-        "options='third' is refused: the options are first, second": {"third": 1, "second": 10},
+        "options='third' is refused: this recipe has the options first, second": {"third": 1, "second": 10},
         "preset='big' is refused: choose one of default, small": {"preset": "big"},
         **{f"options='{name}'": {name: 1} for name in ("self", "values", "model_config", "__class__")},  # Python's own
     }

@@ -179,4 +179,4 @@ def test_a_receipt_says_the_release_that_its_entry_paid_for(book, tmp_path):
     with pytest.raises(SignatureRefused, match="contradict"):
         check_receipt(forged, trusted_keys(book.key_path))
     refused = check_offline(forged, tmp_path, book.key.key_id)
-    assert (refused.returncode, "pays for another release" in refused.stderr) == (1, True)
+    assert (refused.returncode, "pays for a different release" in refused.stderr) == (1, True)
