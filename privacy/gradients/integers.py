@@ -165,8 +165,9 @@ def noisy_sum(private_sum: torch.Tensor, *, bound: float, noise_multiplier: floa
     Sums and noise are integers: floating-point noise has gaps that reveal low bits of the sum (Mironov 2012).
 
     Privacy:
-        Neighbours' sums are integer vectors at most `bound` apart in L2 norm. The noise has at least the variance
-        (sigma * bound)^2 plus the smoothing variance of `privacy.accounting.events`, so its event is that of sigma.
+        Neighbours' sums are integer vectors at most `bound` apart in L2 norm. The noise is a
+        discrete Gaussian whose parameter squared is at least (sigma * bound)^2 plus the smoothing variance of
+        `privacy.accounting.events`. So its event is that of sigma (`GaussianEvent.of_discrete_noise`).
 
     Args:
         private_sum: any shape, int64; changes by at most `bound` in L2 norm when one unit is added.

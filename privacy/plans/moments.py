@@ -78,7 +78,7 @@ class MomentsConfig(ClassFractionsConfig):
         "all eight orientations of a square. Means and covariances that must then be zero are not released.",
     )
     frequencies: int = Field(
-        16, ge=1, le=64, description="Number of cosine frequencies along each side; a channel has their square."
+        16, ge=1, le=64, description="Number of lowest cosine frequencies along each side, at most."
     )
     coefficients: int | None = Field(
         None,
@@ -91,7 +91,7 @@ class MomentsConfig(ClassFractionsConfig):
     )
     centre: float = Field(0.25, ge=0, le=1, description="Public brightness around which images are clipped.")
     noise_shape: float = Field(
-        0.0, ge=0, le=1, description="A coefficient's noise is proportional to this power of its expected strength."
+        0.0, ge=0, le=1, description="Noise grows with a coefficient's power, by the public prior, to this exponent."
     )
     texture: bool = Field(
         False, description="Also release the texture of the images, and generate images with that texture."
@@ -121,7 +121,7 @@ class MomentsConfig(ClassFractionsConfig):
         description="Number of Gaussians, with a common covariance, that make up a class; found by noisy k-means.",
     )
     mean_fraction: float = Field(
-        0.1, ge=1e-3, le=1, description="Share of the warm start's budget for counts and means. All shares add up to 1."
+        0.1, ge=1e-3, le=1, description="Share of the warm start's budget for counts and means. All four add up to 1."
     )
     pooled_covariance_fraction: float = Field(
         0.45, ge=0, le=1, description="Share of the warm start's budget for the covariance pooled over classes."
