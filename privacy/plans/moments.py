@@ -78,7 +78,7 @@ class MomentsConfig(ClassFractionsConfig):
         "all eight orientations of a square. Means and covariances that must then be zero are not released.",
     )
     frequencies: int = Field(
-        16, ge=1, le=64, description="Number of lowest cosine frequencies along each side, at most."
+        16, ge=1, le=64, description="Number of cosine frequencies along each side, from the lowest."
     )
     coefficients: int | None = Field(
         None,
