@@ -38,7 +38,7 @@ COPY . .
 RUN pip install --no-deps --editable ./obscura --editable .
 
 
-# The documentation is generated from the code. Only the site enters the image, so the tools that build it stay here.
+# The documentation is generated from the code. The tools that build it stay in this stage.
 FROM build AS build-docs
 COPY deploy/requirements-docs.txt ./
 RUN pip install --no-deps --require-hashes --requirement requirements-docs.txt

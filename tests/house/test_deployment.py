@@ -187,6 +187,7 @@ def test_build_context_has_what_the_dockerfile_needs_and_no_data():
         line[1:] for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line[:1] == "!"
     }
     assert {"obscura", "service", "workers", "models", "privacy", "alembic", "alembic.ini", "pyproject.toml"} <= allowed
+    assert {"docs", "mkdocs.yml", "benchmarks", *(f"deploy/requirements-{name}.txt" for name in IMAGES)} <= allowed
     assert not allowed & {"var", ".env", ".git", ".venv"}
     assert all((ROOT / name).exists() for name in allowed)
 

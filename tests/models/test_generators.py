@@ -115,6 +115,13 @@ def test_an_image_follows_the_formula():
         torch.testing.assert_close(image, pixels.view(3, 4, 5))
 
 
+def test_a_new_generator_draws_its_means():
+    generator = Generator(MOMENTS)
+    generator.mean.uniform_(generator=stream())
+    labels = torch.tensor([1, 1, 0])
+    assert torch.equal(generator.sample(labels, stream()).flatten(1), generator.mean[labels])
+
+
 def test_images_are_in_the_unit_interval():
     far = filled().decode(torch.randn(60, 6, generator=stream()) * 1e4, torch.arange(60) % 3)
     assert (far.shape, far.dtype) == ((60, 3, 4, 5), torch.float32)

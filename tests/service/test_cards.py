@@ -28,7 +28,7 @@ def test_the_guarantee_names_epsilon_delta_unit_and_adjacency():
     assert "| 0.5 | 1e-06 | subject | add_remove |" in text
     assert "ended early" not in text
     early = {**CARD, "incomplete": {"made": 3, "planned": 10}}
-    assert "ended early: 3 of 10 planned releases" in "\n".join(guarantee(early))
+    assert "ended early: 3 of 10 planned noisy releases" in "\n".join(guarantee(early))
 
 
 def test_text_can_be_neither_markup_nor_a_line_of_its_own():

@@ -4,7 +4,7 @@ import io
 import struct
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,6 @@ from obscura.preparing.survey import survey
 from tests.obscura.preparing.conftest import assert_refused
 from tests.obscura.preparing.layouts.test_idx_and_nifti import write_pair
 from tests.pictures import write_files
-
-Colours = Callable[..., np.ndarray]
 
 
 @pytest.fixture

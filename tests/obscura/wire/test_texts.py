@@ -191,7 +191,7 @@ def test_what_is_tried_stands_in_for_what_is_fixed_and_epsilon_is_no_option():
         (["a=1"], None, "give 1 trial; a sweep must have 2 to 64"),
         (["a"], 0, "Write the values of a"),
         (["b=1,2", "a="], 1, "Write the values of a"),
-        (["=1,2"], 0, "Name the option"),
+        (["=1,2"], 0, "Write the name of an option"),
         (["a=1,2", "a=3,4"], 1, "a occurs twice"),
         (["a=" + ",".join("0" * 65)], None, "65 trials"),
         ([f"{name}=" + ",".join("0" * 900) for name in "abcd"], None, "656,100,000,000 trials"),

@@ -160,7 +160,7 @@ def test_rates_never_grow_and_every_amount_is_covered(limits: list[float], share
 
 
 NO_NUMBERS: list[Any] = [0.0, -1.0, math.nan, math.inf, True]
-NO_AMOUNTS: list[Any] = [-1, 1.5, True, math.nan]
+NO_AMOUNTS: list[Any] = [-1, 1.0, 1.5, True, math.nan]
 OUT_OF_RANGE: list[tuple[str, Callable[[Any], object], list[Any]]] = [
     ("epsilon", lambda bad: open_filter(bad, DELTA), [*NO_NUMBERS, 1e5, "1", None]),
     ("epsilon", ACCOUNT.nano_of, [*NO_NUMBERS, 1e5, "1", None]),

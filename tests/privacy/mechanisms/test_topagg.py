@@ -272,3 +272,5 @@ def test_parameters_out_of_range_are_refused(name: str, bad: object) -> None:
     with pytest.raises(InvalidParameter) as caught:
         config(**{name: bad})
     assert caught.value.name in (name, "k")
+    with pytest.raises(InvalidParameter):  # too narrow for integers, so it has no event
+        config(stddev=1.5).event(1)

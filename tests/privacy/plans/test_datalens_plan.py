@@ -49,6 +49,8 @@ def test_noise_can_be_chosen_instead_of_images() -> None:
     votes = made.stage(datalens.VOTES)
     assert made.facts["noise_stddev"] == {datalens.VOTES: 5000.0}
     assert votes.event.count == made.facts["images_to_aggregate"] == 30 * made.facts["iterations"]
+    papers = {"stddev": 5000.0, "top_k": 200, "images_per_iteration": 2}
+    assert plan(papers).facts["images_to_aggregate"] == 2216  # the filter allows 2217, and an iteration has two
     one_more = privacy_filter.cost_nano(dataclasses.replace(votes.event, count=votes.event.count + 30))
     assert one_more > made.budget_nano
 

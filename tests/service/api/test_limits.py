@@ -126,7 +126,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 def test_a_window_moves_with_the_time(clock: SimpleNamespace):
     rates, request = Rates(2), request_from("203.0.113.9")
-    for seconds, told in ((0, ""), (50, ""), (0, "wait 10 seconds"), (11, ""), (0, "wait 49 seconds")):
+    for seconds, told in ((0, ""), (50, ""), (0, "Wait 10 seconds"), (11, ""), (0, "Wait 49 seconds")):
         clock.now += seconds
         with pytest.raises(TooManyRequests, match=told) if told else nullcontext():
             rates.pass_key(request, "key_a")

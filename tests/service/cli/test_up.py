@@ -186,7 +186,7 @@ def test_up_where_somebody_listens(warm, tmp_path):
 def test_a_second_service_with_workers_of_its_own_is_refused(shell, warm):
     url = (shell.data_dir / "service.url").read_text("ascii")
     said = refusal(shell.data_dir, warm)
-    assert f"already, at {url.strip()}" in said
+    assert f"already runs on {shell.data_dir}, at {url.strip()}. " in said
     assert "--data-dir" in said
     assert (shell.data_dir / "service.url").read_text("ascii") == url
     assert running_at(shell.data_dir) == url.strip()

@@ -338,7 +338,7 @@ def test_a_search_is_priced_as_a_whole_then_held_once(site, stock, trainer):
         ([("teachers", "100,0.5")], "values-1", "Trial 2: .*an integer between 1 and 100000"),
         ([("epsilon", "0.1,many")], "values-1", "Enter a number"),
         ([("top_k", "7,8"), ("epsilon", "0.1,-1")], "values-2", "greater than or equal to"),
-        ([("", "7,8")], "values-1", "Name the option"),
+        ([("", "7,8")], "values-1", "Write the name of an option"),
         ([("top_k", "7,8"), ("top_k", "9")], "values-2", "occurs twice"),
         ([("top_k", "7")], "grids", "1 trial; a sweep must have 2 to 64"),
         ([("nothing", "7,8")], "options", "Trial 1: .*nothing"),

@@ -76,7 +76,7 @@ def test_from_the_first_sign_in_to_the_end(factory, settings, now):
         assert due(session, now + INTERVAL / 2, INTERVAL) == []
         assert due(session, later, INTERVAL) == [person.id]
         assert find_session(session, cookie, now=later) is not None
-        with pytest.raises(Unauthorized, match="a session goes on"):
+        with pytest.raises(Unauthorized, match="a session stays valid"):
             find_session(session, cookie, now=now + SESSION_CONFIRMED)
         assert auth.find_usable(session, second.id, now=now + SESSION_CONFIRMED) is not None
         assert auth.find_usable(session, second.id, now=now + timedelta(seconds=900)) is None

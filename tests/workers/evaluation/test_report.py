@@ -103,7 +103,7 @@ def test_odds_are_those_of_limits_and_rounded_up(page):
     assert shown == ["68%", "79.3%", "92.2%", "97.3%", "99.99%"]
     assert re.findall(r"<td>(\S+) \(this account\)", page) == ["3.0"]
     assert re.findall(r"at most <strong>([\d.]+%)", page) == ["97.3%"]  # none is told of this release, or of the spend
-    assert "20% of that" in page
+    assert "20% of this budget" in page
 
 
 def test_report_never_promises_anonymity_and_lets_no_name_through_as_it_is(page):
