@@ -1,4 +1,4 @@
-"""A web process is killed in a job request, upload, deletion or withdrawal; the client repeats, the service restarts."""
+"""A web process dies in a job request, upload, deletion or withdrawal; the client repeats, the service restarts."""
 
 import json
 import os
