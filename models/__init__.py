@@ -1,5 +1,5 @@
 """Networks, the public images that they train on, and the files of a release.
 
-Start with `models.released`, which saves and loads every generator. No module here pays for a release, or knows a
-database or a queue.
+Start with `models.released`, which saves and loads every generator. No module here charges an account,
+or uses the database or the queue.
 """

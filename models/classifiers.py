@@ -1,4 +1,4 @@
-"""Small classifiers for evaluating synthetic images: logistic regression, an MLP and a CNN; and ways to run a network.
+"""Small classifiers for evaluating synthetic images (logistic regression, an MLP and a CNN), and ways to run a network.
 
 They are trained on synthetic images and tested on public images, so nothing here is private and BatchNorm is allowed.
 """
@@ -26,7 +26,10 @@ class Dropout(nn.Dropout):
     stream: torch.Generator | None = None
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Set numbers to zero at the dropout rate, rounded to a multiple of 1/65,536. Scale up the others."""
+        """Set numbers to zero at the dropout rate, and scale up the others.
+
+        With a stream, the rate is rounded to a multiple of 1/65,536.
+        """
         if self.stream is None or not self.training:
             return super().forward(input)
         words = torch.empty(-(-input.numel() // 4), dtype=torch.int64).random_(-(2**63), None, generator=self.stream)

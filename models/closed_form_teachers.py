@@ -66,7 +66,7 @@ class LinearTeachers(_ClosedForm):
         """Do nothing, because the one step from zero is computed anew for every image."""
 
     def image_gradients(self, images: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Yield each block of teachers and its directions (n, m, d) of d log D_i / d x_j, zero for abstentions."""
+        """Yield each block of teachers and the directions of d log D_i / d x_j: (n, m, d), zero for abstentions."""
         for block in blocks(self.teachers, self._block_bytes // (4 * images.numel())):
             towards = self._means[block][:, labels].sub_(images)
             yield block, towards.mul_((self._counts[block] > 0)[:, labels, None])
@@ -100,7 +100,7 @@ class KernelTeachers(_ClosedForm):
         self._shown, self._shown_labels = fake, fake_labels
 
     def image_gradients(self, images: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Yield each block of teachers and its directions (n, m, d) float32 of d log D_i / d x_j. PRIVATE.
+        """Yield each block of teachers and the directions of d log D_i / d x_j: (n, m, d) float32. PRIVATE.
 
         A teacher's direction is a function of its own records alone, to the last bit: pixels and weights are integers
         in float64, whose sums of products are exact in any order. Each weight is computed by the same few divisions and
@@ -133,7 +133,7 @@ class KernelTeachers(_ClosedForm):
             yield block, g.mul_(counts > 0)
 
     def _near(self, rows: Tensor, at: Tensor, unit: int = 1) -> Tensor:
-        """Return integer kernel values (r, m) of integer rows (r, d), in units of `unit`, and integer images (m, d)."""
+        """Return integer kernel values (r, m) between integer rows (r, d) times `unit` and integer images (m, d)."""
         norms = torch.linalg.vecdot(rows, rows)[:, None] * unit**2 + at.square().sum(1)
         squares = norms - 2 * unit * (rows @ at.T)  # (r, m) exact
         falls = 1 + squares * (0.5 / (self._bandwidth * 255 * _GRID) ** 2 / 2**_HALVINGS)

@@ -29,7 +29,7 @@ class ConvolutionalConfig(ImageShape):
     """The architecture of one teacher; the defaults are the published ones.
 
     Attributes:
-        features: channels of the second convolution; the first has one per image channel and class.
+        features: channels of the second convolution; the first has one for each image channel and each class.
         hidden: units of the first dense layer.
         learning_rate: Adam's learning rate.
     """
@@ -112,7 +112,7 @@ class ConvolutionalTeachers:
         self._optimizer.step()
 
     def image_gradients(self, images: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Yield each block of teachers and its d log D_i / d x_j (n, m, d), zero where a teacher abstains. PRIVATE."""
+        """Yield each block of teachers and all d log D_i / d x_j: (n, m, d), zero where a teacher abstains. PRIVATE."""
         for block in blocks(self.teachers, self._block_bytes // (self._bytes_each * 2 * len(images))):
             n = block.stop - block.start
             with torch.enable_grad():
@@ -175,7 +175,7 @@ def _convolved(x: Tensor, known: Tensor, weights: Tensor) -> Tensor:
 
 
 def _patches(x: Tensor) -> Tensor:
-    """Return the patches of x (n, c, m, h, w) at stride 2, flattened: (n, c 25, m, h / 2, w / 2)."""
+    """Return the patches of x (n, c, m, h, w) at stride 2, flattened: (n, c * 25, m, h / 2, w / 2)."""
     around = functional.pad(x, [_KERNEL // 2] * 4).unfold(3, _KERNEL, 2).unfold(4, _KERNEL, 2)
     return around.permute(0, 1, 5, 6, 2, 3, 4).flatten(1, 3)
 

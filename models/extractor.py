@@ -143,7 +143,7 @@ class Extractor(nn.Module):
 
 
 def described(document: Mapping[str, Any], weights: bytes) -> Extractor:
-    """Build the extractor of a release from its description and its file.
+    """Build a released extractor from its description and its weights.
 
     Raises:
         ExtractorUnusable: the description and the file do not match, or the file is not the one used in training.

@@ -87,7 +87,7 @@ def load_released(directory: Path, which: Literal["final", "warm_start"] = "fina
         raise ValueError(f"the generator is a {kind!r}; this program reads {', '.join(filter(None, NETWORKS))}")
     network, shape = NETWORKS[kind]
     if which == "warm_start" and network is not GuidedGenerator:
-        raise ValueError(f"a {kind} generator has no warm start of its own")
+        raise ValueError(f"only a guided generator contains a warm start; this one is a {kind}")
     if not isinstance(document.get("config"), dict):
         raise ValueError("the generator's description has no configuration")
     try:

@@ -117,9 +117,9 @@ def from_patterns(
     shares: Sequence[float] | None = None,
     look: Callable[[], None] = lambda: None,
 ) -> StandIn:
-    """Make a stand-in of generated patterns, like `from_public`; calls `look` every few hundred images.
+    """Make a stand-in of generated patterns, like `from_public`. Call `look` every few hundred images.
 
-    The test set has equally many images of every class, for any shares.
+    The test set has equally many images of every class, whatever the shares.
     """
     channels, height, width = shape
     prototypes = public_patterns(classes, channels, 2 * height, 2 * width, _SEED)
@@ -159,9 +159,9 @@ def from_characters(
 def public_patterns(count: int, channels: int, height: int, width: int, seed: int) -> Tensor:
     """Return patterns (count, channels, height, width) float32 in [0, 1]; equal public seeds give equal patterns.
 
-    They are overlapping rectangles and discs of random size and brightness ("dead leaves"), and also replace missing
-    public auxiliary images (Baradad et al. 2021, arXiv:2106.05963, train on such images). Sizes follow a power law, so
-    edges occur at every scale as in photographs.
+    They are overlapping rectangles and discs of random size and brightness ("dead leaves"; Baradad et al. 2021,
+    arXiv:2106.05963, train on such images). Sizes follow a power law, so edges occur at every scale as in photographs.
+    The patterns also replace missing public auxiliary images.
     """
     uniform = partial(torch.rand, generator=torch.Generator().manual_seed(seed))
     y = (torch.arange(height) + 0.5)[None, :, None] / height

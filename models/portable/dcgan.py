@@ -32,7 +32,10 @@ class DcganConfig(ImageShape):
     features: int
 
     def sizes(self) -> list[tuple[int, int]]:
-        """Return the full size and each halved size (rounded up). After the first, sides keep at least four pixels."""
+        """Return the full size and each halved size, rounded up.
+
+        From the second halving on, sides keep at least four pixels.
+        """
         found = [(self.height, self.width)]
         while len(found) <= _HALVINGS_MAX:
             size = -(-found[-1][0] // 2), -(-found[-1][1] // 2)

@@ -107,10 +107,10 @@ def draw(
     labels: Sequence[int] | None = None,
     proportions: Sequence[float] | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield batches of images (b, h, w, c) uint8 and labels (b,), `count` images in all, drawn as by the service.
+    """Yield batches of images (b, h, w, c) uint8 and labels (b,), `count` images in all. The service draws the same.
 
     Args:
-        generator: as `load` returns it.
+        generator: the released generator, as `load` returns it.
         seed: equal seeds give equal images.
         labels: labels to draw, in turn; all by default.
         proportions: a number above 0 for each label; by default, all are equally frequent.

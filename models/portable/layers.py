@@ -1,4 +1,4 @@
-"""Parts of networks whose gradients separate by record: GroupNorm replaces BatchNorm, and each layer is used once."""
+"""Parts of networks with a gradient for each record: GroupNorm replaces BatchNorm, and each layer is used once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws public images, slightly varied, by released weights. No pixel values are learned.
+"""Draws public images at random with released weights, and varies them slightly. No pixel values are learned.
 
 The release contains the public images. Private records determined only the weights with which these images are drawn.
 """
@@ -22,7 +22,7 @@ class SelectedConfig(ImageShape):
     Attributes:
         choices: number of images from which each class draws.
         shift: largest shift in each direction, as a fraction of that side; border pixels are repeated.
-        tint: largest logarithm of the exponent applied to a channel's brightness; black and white do not change.
+        tint: a channel's brightness is raised to a power from exp(-tint) to exp(tint). Black and white do not change.
         mirror: True to mirror half of the images left to right, at random.
     """
 

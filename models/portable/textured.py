@@ -1,11 +1,11 @@
 """Describe the texture of an image by a few numbers, and generate images that have a given texture.
 
 Each cell of 4 x 4 pixels is described by 16 numbers: the strengths of waves of eight orientations and two lengths. A
-strength is the logarithm of the mean modulus of the responses of an even and an odd wavelet filter. All strengths are
-the first order of a scattering transform (Bruna & Mallat 2013). They are close to Gaussian where pixels are not, so a
-Gaussian over both draws outlines and patterns that a Gaussian over pixels blurs. `render` finds an image with the drawn
-numbers by gradient descent (Angles & Mallat 2018 train a network to invert a scattering transform). Nothing here is
-learned, so all of it is public.
+strength comes from the responses of an even and an odd wavelet filter: it is the logarithm of their mean modulus. All
+strengths together are the first order of a scattering transform (Bruna & Mallat 2013). Unlike pixels, they are close to
+Gaussian. So a Gaussian over both draws outlines and patterns that a Gaussian over pixels blurs. `render` finds an image
+with the drawn numbers by gradient descent (Angles & Mallat 2018 train a network to invert a scattering transform).
+Nothing here is learned, so all of it is public.
 
 The generator draws a vector v by the formula of `models.portable.generator`. Here v consists of the pixels of an image,
 followed by the numbers of a target texture. `render` combines both into one image.
@@ -113,9 +113,9 @@ class TextureGradient:
     """The gradient of half the squared distance between the images' textures and target textures.
 
     Matrix products compute it from a window of 8 x 8 pixels around each cell, at both scales. Let s and d be the sums
-    and the differences of opposite pixels in a window. Every filter is even or odd about its middle. So its responses
-    at two opposite pixels of the cell are, up to sign, its response to s plus and minus its response to d. This halves
-    the number of products. Axes are (rows, columns, images). Buffers are reused from one call to the next.
+    and the differences of opposite pixels in a window. Every filter is even or odd about its middle. At two
+    opposite pixels of the cell, its responses are a + b and a - b, up to sign: a is its response to s, and b to d.
+    This halves the number of products. Axes are (rows, columns, images). Buffers are reused from one call to the next.
     """
 
     def __init__(self, rows: int, columns: int, count: int, like: Tensor) -> None:
@@ -173,7 +173,7 @@ class TextureGradient:
 
 
 def _mean(moduli: Tensor) -> Tensor:
-    """Return the means (8, cells) of moduli (2, 8, pixels, cells), added by halves; `pixels` is a power of two."""
+    """Return the means (8, cells) of moduli (2, 8, pixels, cells), summed pairwise; `pixels` is a power of two."""
     found = moduli[0] + moduli[1]
     while found.shape[1] > 1:
         first, last = found.chunk(2, dim=1)

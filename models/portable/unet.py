@@ -1,7 +1,7 @@
 """A small class-conditional U-Net (Ronneberger et al. 2015; Ho et al. 2020, arXiv:2006.11239) for one image size.
 
-It uses each linear layer, convolution, GroupNorm and embedding once in a pass, so that its gradient separates by
-record. It uses attention at the smallest size only.
+It uses each linear layer, convolution, GroupNorm and embedding once in a pass, so that the gradient of each record can
+be computed. It uses attention at the smallest size only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ def halvings_of(height: int, width: int) -> int:
 
 
 class _Block(nn.Module):
-    """Two convolutions and a shortcut; the condition shifts channels in between. Untrained, only the shortcut acts."""
+    """Two convolutions and a shortcut. Between the convolutions, the condition (number and label) shifts the channels.
+
+    Before training, only the shortcut has an effect.
+    """
 
     def __init__(self, inputs: int, outputs: int, condition: int) -> None:
         super().__init__()
