@@ -4,7 +4,7 @@ The assumption: in passes of one shape, a network computes each row from that ro
 the batch. `privacy.gradients.places` tests this before the first step of a training and during the training. Then one
 more unit at most moves other units to another place, and their contributions stay the same to the last bit. Other
 shapes may use other kernels, so all passes have one shape, with empty places filled. On a CPU, matrix products may
-start differently in rows that are not aligned to 64 bytes, so `aligned_linear` and `aligned_products` align them.
+compute a row differently if it is not aligned to 64 bytes, so `aligned_linear` and `aligned_products` align all rows.
 Element-wise functions may treat a remainder of fewer than 32 numbers differently, so passes have a multiple of 32
 places, or a power of two.
 

@@ -117,7 +117,8 @@ class Freezing:
         schedule: share of frozen coordinates, and number of steps in a period.
         estimator: the estimator whose coordinates are frozen.
         device: of the estimator's gradients.
-        released_sum: (d,) sum of this period's releases, on the CPU; None before the first one, or if not ranked.
+        released_sum: (d,) sum of this period's releases, on the CPU; None before its first release, and if
+            masks are not ranked.
     """
 
     config: StepsConfig
@@ -139,7 +140,7 @@ class Freezing:
         self.released_sum = None
 
     def remember(self, released: Mapping[str, Tensor], step: int) -> None:
-        """Add a release to the next period's ranking. Frozen coordinates count as public noise."""
+        """Add a release to the next period's ranking, with public noise in place of its frozen coordinates."""
         if self.config.freeze != "ranked":
             return
         flat = torch.cat([value.detach().reshape(-1).cpu() for value in released.values()])

@@ -47,7 +47,10 @@ class DpSgd(Estimator):
         self.freeze_after_clipping = freeze_after_clipping
 
     def add(self, traces: Traces) -> None:
-        """Clip each gradient and add it to the sum. Without frozen coordinates, never write out outer products."""
+        """Clip each gradient and add it to the sum.
+
+        Outer products are written out only if frozen coordinates are dropped before clipping.
+        """
         if self.active is not None and not self.freeze_after_clipping:
             super().add(traces)
             return

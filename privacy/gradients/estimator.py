@@ -63,8 +63,9 @@ class Estimator:
         curator: adds the noise, and makes public tensors equal on all processes; None: this process trains alone.
 
     Attributes:
-        sensitivity: L2 change of the sum when one unit is added to the sample; its module has the proof.
-        bound: the sensitivity in steps of the grid, the largest norm of a unit's integers.
+        sensitivity: largest L2 change of the sum when one unit is added to the sample. Each estimator's module has the
+            proof.
+        bound: the sensitivity in steps of the grid, which is the largest norm of a unit's integers.
         coordinates: number d of coordinates of a gradient.
         active: mask (d,) bool of coordinates that are not frozen; None: all.
         active_sizes: number of coordinates of each parameter that are not frozen, by name.
@@ -102,7 +103,7 @@ class Estimator:
         if self._sums:
             raise InvalidParameter("active", "(mask)", "a mask cannot change within a step")
         if active is not None and (active.shape != (self.coordinates,) or not bool(active.any())):
-            raise InvalidParameter("active", tuple(active.shape), f"give {self.coordinates} places, not all False")
+            raise InvalidParameter("active", tuple(active.shape), f"give {self.coordinates} booleans, not all False")
         self.active, self.active_sizes, start = active, dict[str, int](), 0
         self._chosen: dict[str, torch.Tensor | None] = {}  # indices of each parameter's active coordinates; None: all
         for name, shape in self.shapes.items():
@@ -125,7 +126,10 @@ class Estimator:
         self._add_sums(exact_sums(blocks, self.bound))
 
     def contributions(self, rows: torch.Tensor) -> Mapping[str, Part]:
-        """Turn gradients (n, d_active) into integers by part, of joint norm at most `bound`, in place. PRIVATE."""
+        """Turn gradients (n, d_active) into integers, in named parts, in place. PRIVATE.
+
+        The joint norm of a unit's parts is at most `bound`.
+        """
         raise NotImplementedError
 
     def privatise(self, noise: SecureNoise) -> Shares:
@@ -159,17 +163,17 @@ class Estimator:
         return dict(zip(self.shapes, rows, strict=True))
 
     def blocks(self, traces: Traces) -> Iterator[Traces]:
-        """Yield the traces of few records at a time, `blocks_together` times as many as fit into a cache. PRIVATE."""
+        """Yield traces of a few records: `blocks_together` times the number that fits into a cache. PRIVATE."""
         numbers = _BLOCK_NUMBERS.get(traces.layers[0].backprops.device.type, _BLOCK_NUMBERS_ELSEWHERE)
         return traces.split(max(1, self.blocks_together * numbers // self.coordinates))
 
     def scales(self, norms: torch.Tensor, clip: float, part: float = 1.0) -> torch.Tensor:
-        """Return factors (n,) float64 that scale every norm of `clip` or more to `part` of `bound`.
+        """Return factors (n,) float64 that scale every norm of at least `clip` to `part * bound`.
 
         Args:
             norms: (n,) of the units' gradients. Private. If not finite, the unit contributes zero.
-            clip: largest norm that is not clipped. Smaller norms are scaled by the factor of this norm. Public.
-            part: share of `bound` that the norm of the scaled integers may have. Public.
+            clip: largest norm that is not clipped. Smaller norms are scaled by the same factor as this norm. Public.
+            part: share of `bound` that the norm of the scaled integers may reach. Public.
         """
         return part * self.bound * (1 - ROOM) / norms.double().clamp(min=clip)
 
@@ -198,7 +202,7 @@ class Estimator:
             self._sums[name] = self._sums[name] + value if name in self._sums else value
 
     def _privatise_sums(self, empty: Mapping[str, torch.Size], noise: SecureNoise) -> Shares:
-        """Add noise to the sums, and scale grid steps back. `empty` has the shape of every part by name."""
+        """Add noise to the sums, and convert grid steps to gradients. `empty` has the shape of each part by name."""
         sums = [self._sums[name] if name in self._sums else self._nothing(shape) for name, shape in empty.items()]
         self._sums = {}
         add_noise = partial(noisy_sum, bound=self.bound, noise_multiplier=self.noise_multiplier, noise=noise)

@@ -69,8 +69,8 @@ def basis_of_combinations(
     """Find a basis (k, p) of linear combinations of the anchors, from their inner products.
 
     The random start is a combination of the anchors, too. Matrices with sides m and k are decomposed in float64; inner
-    products and combinations round to float32. So a direction less than a thousandth as strong as the strongest gets a
-    vector that is too short, instead of noise. Other vectors are orthonormal up to rounding.
+    products and combinations round to float32. So if a direction is less than a thousandth as strong as the strongest
+    direction, its vector is too short, but not noise. Other vectors are orthonormal up to rounding.
 
     Args:
         anchors: m public gradients, in parts that have p coordinates together.
@@ -142,7 +142,8 @@ class Gep(Estimator):
         basis_size: k, basis vectors of all groups; each group's share is proportional to the square root of its size.
         clip: S1, the largest norm of an embedding. Public.
         clip_residual: S2, the largest norm of a residual; None drops residuals (B-GEP). Public.
-        common: parameters of every estimator. The sensitivity to which noise is relative is sqrt(2), or 1 for B-GEP.
+        common: parameters of every estimator. The noise multiplier is the noise's standard deviation over the
+            sensitivity of (w / S1, r / S2), which is sqrt(2), or 1 for B-GEP.
         seed: of the anchors' labels and of the start of the power iteration. Public.
         iterations: t, number of power iterations for each basis. Public.
         groups: "layers" makes each layer a group; "widths" joins layers with equal outputs, as in the paper.
@@ -173,7 +174,9 @@ class Gep(Estimator):
             self._groups.setdefault(name.rpartition(".")[0] if groups == "layers" else str(shape[0]), []).append(name)
         if not len(self._groups) <= basis_size <= self.coordinates:
             raise InvalidParameter(
-                "basis_size", basis_size, f"it must be {len(self._groups)} (groups) to {self.coordinates} (coordinates)"
+                "basis_size",
+                basis_size,
+                f"it must be at least {len(self._groups)} (one for each group) and at most {self.coordinates}",
             )
         self.basis_size, self._anchors = basis_size, anchors
         self._generator = torch.Generator().manual_seed(seed)

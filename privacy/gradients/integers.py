@@ -50,7 +50,7 @@ Block = tuple[Mapping[str, Part], torch.Tensor | None]  # by name, and the place
 
 
 def grid_bits(noise_multiplier: float) -> int:
-    """Return log2 of the number of grid steps in the sensitivity, for the finest grid whose noise can be drawn.
+    """Return log2 of sensitivity / grid step. The step is the smallest for which noise can still be drawn.
 
     Raises:
         InvalidParameter: the noise is too wide for any useful grid.
@@ -67,7 +67,7 @@ def whole(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
 
 
 def whole_factors(outer: Outer, factors: torch.Tensor, measured: tuple[torch.Tensor, torch.Tensor]) -> Outer:
-    """Multiply each outer product by about its factor, and make both of its vectors integers in float64.
+    """Multiply each outer product by about its factor: scale both of its vectors, and truncate them to integers.
 
     Both vectors get the same norm, so each has half of the grid's digits. Rounding so few digits could lengthen a
     vector of many equal numbers beyond the margin; truncation lengthens none.
@@ -86,11 +86,11 @@ def whole_factors(outer: Outer, factors: torch.Tensor, measured: tuple[torch.Ten
 
 
 def squares(part: Part) -> torch.Tensor:
-    """Return the squared L2 norms (n,) float64 of n units' parts, to a relative 2^-13 on any machine.
+    """Return the squared L2 norms (n,) float64 of n units' parts, within a relative 2^-13 on any machine.
 
     Proof: adding b squares in float32, in any order, has a relative error of at most (b + 2) 2^-24. The root and square
-    add 3 * 2^-24: below 2^-14 for blocks of 512, below 2^-13 for a product of two. Blocks are added in float64.
-    Integers are zero or at least one, so no square underflows; overflow gives infinity.
+    add 3 * 2^-24. In total, the error is below 2^-14 for blocks of 512, and below 2^-13 for a product of two results.
+    Blocks are added in float64. Integers are zero or at least one, so no square underflows; overflow gives infinity.
     """
     if isinstance(part, Outer):
         return squares(part.left) * squares(part.right)

@@ -39,7 +39,7 @@ class LayerTrace:
         backprops: (n * repeats, ...) gradient of the summed loss with respect to the outputs.
         repeats: number of rows of each record.
         moments: (n * repeats, groups) means and inverse deviations of a GroupNorm's rows, if the pass kept them.
-        tied: parameters that an earlier layer shares: their names in this layer, mapped to their names in the network.
+        tied: maps names in this layer to names in the network, for parameters that an earlier layer shares.
     """
 
     name: str
@@ -119,7 +119,7 @@ def convolution_weight_shares(
         (n, outputs, channels / groups, *kernel size).
     """
     if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
-        raise InvalidParameter("padding", layer.padding_mode, "per-record gradients need numeric zero padding")
+        raise InvalidParameter("padding", layer.padding_mode, "per-record gradients need zero padding given in pixels")
     n, channels, outputs = len(activations) // repeats, activations.shape[1], backprops.shape[1]
     shape = (outputs, channels // layer.groups, *layer.kernel_size)
     few = math.prod(shape[1:]) <= _FEW_INPUTS or repeats * backprops[0, 0].numel() <= _FEW_POSITIONS

@@ -44,7 +44,10 @@ def moved(model: nn.Module, generator: torch.Generator) -> nn.Module:
 
 
 def trial_passes(size: int, records: int, generator: torch.Generator) -> Iterator[torch.Tensor]:
-    """Yield three passes, each as the record index (size,) of every place. The first contains all compared records."""
+    """Yield three passes, each as the index (size,) of the record in every place.
+
+    The first pass contains all compared records.
+    """
     tried = min(_TRIED, size, records)
     yield torch.arange(size)[torch.randperm(size, generator=generator)] % tried
     beside = torch.randint(min(1, records - 1), records, (size,), generator=generator)

@@ -104,7 +104,7 @@ class Rgp(Estimator):
         self._carriers: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def rank_in(self, shape: torch.Size) -> int:
-        """Return r for a matrix (p, d): at least 1, else at most `rank` and `rank_fraction` of the smaller side."""
+        """Return r for a matrix (p, d): `rank`, or less if `rank_fraction` of the smaller side is less; at least 1."""
         return max(1, min(self.rank, math.floor(self.rank_fraction * min(shape))))
 
     def begin_step(self, model: nn.Module) -> None:
@@ -124,7 +124,7 @@ class Rgp(Estimator):
             self._carriers[name] = self.curator.agree(left), self.curator.agree(right)
 
     def add(self, traces: Traces) -> None:
-        """Clip each record's gradients of carriers and other parameters jointly, and sum."""
+        """Clip each record's gradients of carriers and other parameters jointly, and add them to the sum."""
         if self._start and not self._carriers:
             raise InvalidParameter("carriers", None, "call begin_step, which finds the carriers, before adding records")
         parts = self.carrier_shares(traces)  # name -> (n, ...)

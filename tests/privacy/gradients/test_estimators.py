@@ -207,7 +207,7 @@ def test_misuse_is_refused_with_the_reason() -> None:
         with pytest.raises(InvalidParameter, match="begin_step"):
             cases.make(kind, model).add(traces)
     estimator = cases.make("dpsgd", model)
-    with pytest.raises(InvalidParameter, match="places"):
+    with pytest.raises(InvalidParameter, match="booleans"):
         estimator.freeze(torch.ones(3, dtype=torch.bool))
     estimator.add(traces)
     with pytest.raises(InvalidParameter, match="within a step"):
