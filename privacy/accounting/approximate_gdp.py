@@ -44,9 +44,10 @@ class Curve:
 
     Attributes:
         epsilons: increasing, from 0.
-        deltas: upper bounds of delta(epsilon): at the points; between two points, their chord over e^epsilon; beyond
-            the last point, the last value.
-        mu_squared: of a Gaussian release that reveals at least as much as the job, because it is not sampled.
+        deltas: upper bounds of delta(epsilon) at these points. Between two points, the bound is their chord over
+            e^epsilon. Beyond the last point, it is the last value.
+        mu_squared: cost of the job if it did not sample. It would then equal one Gaussian release, which reveals at
+            least as much.
     """
 
     epsilons: Floats
@@ -96,8 +97,9 @@ def curve(events: tuple[Event, ...]) -> Curve:
 
 
 def deviation(event: PoissonGaussianEvent) -> float:
-    """Estimate the mu of many repetitions by the central limit theorem, for grids and starting points.
+    """Estimate the mu of an event with many releases by the central limit theorem.
 
+    The estimate only sets grids and starting points of searches.
     Section 5 of Bu, Dong, Long & Su 2020 (arXiv:1911.11607).
     """
     noise = event.noise_multiplier
@@ -110,7 +112,8 @@ def deviation(event: PoissonGaussianEvent) -> float:
 def split(epsilon: float, delta: float, given: float = 0.0) -> tuple[float, float]:
     """Split an account's (epsilon, delta) into its capacity mu^2 and d, the part of delta for that capacity.
 
-    A tenth of delta is allotted to d. With less, steps on few units cost more; with more, Gaussian releases cost more.
+    A tenth of delta is allotted to d. With a smaller d, steps on few units would cost more. With a larger d, Gaussian
+    releases would cost more.
 
     Args:
         epsilon: of the account.
@@ -129,7 +132,7 @@ def split(epsilon: float, delta: float, given: float = 0.0) -> tuple[float, floa
 
 @functools.lru_cache(maxsize=REMEMBERED)
 def mu_squared_within(epsilon: float, delta: float, rate: float, base: float = 0.0) -> float:
-    """Return the largest mu^2, rounded down, that is within (epsilon, delta) with d = base + rate * mu^2, or 0."""
+    """Return the largest mu^2, rounded down, that fits (epsilon, delta) with d = base + rate * mu^2; 0 if none does."""
     low, high = 0.0, gaussian_mu(epsilon, delta) ** 2
     if rate == base == 0:
         return high * (1 - _MARGIN)
@@ -181,7 +184,7 @@ def least_mu_squared(events: Sequence[Event], rate: float) -> float:
 
 
 def least_noise(probability: float, steps: int, mu_squared: float, rate: float) -> float:
-    """Return the least noise multiplier, but at least 0.1, with which steps fit a budget, to one part in 5,000.
+    """Return the least noise multiplier of at least 0.1 with which steps fit a budget, within one part in 5,000.
 
     Args:
         probability: that a unit is in the sample of a step, below 1.

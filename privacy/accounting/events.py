@@ -126,7 +126,7 @@ class PoissonGaussianEvent:
 
     @property
     def mu_squared_exact(self) -> Fraction:
-        """Return the square of the GDP parameter of one unsampled release: an upper bound."""
+        """Return the square of the GDP parameter of one release if it did not sample: an upper bound."""
         return 1 / Fraction(self.noise_multiplier) ** 2
 
     def to_json(self) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The privacy filter: an account's (epsilon, delta) as a capacity, and every event as a price, in nano-units of mu^2.
 
-Prices are rounded up and capacities down, so a comparison of integers decides. Jobs may be chosen adaptively. Other
-functions compute the noise that fits a budget, and an attacker's odds. All are pure functions of public parameters.
+Prices are rounded up and capacities down, so comparing two integers decides whether an event fits. Jobs may be chosen
+adaptively. Other functions compute the noise that fits a budget, and an attacker's odds. All are pure functions of
+public parameters.
 """
 
 from __future__ import annotations
@@ -219,8 +220,9 @@ def loss_bound(privacy_filter: Filter, nano: int | None = None) -> float:
         However adaptively releases were chosen, all of it can be computed from a pair of random variables (see
         docs/explanation/accounting.md): with probability d (`Filter.d_of`) everything, else one release of a Gaussian,
         mu^2 = nano / 10^9. So for p = P(E), at least (p - d) / (1 - d) of the Gaussian's outcomes with the unit are in
-        E. So Q(E) >= (1 - d) Phi(Phi^-1((p - d) / (1 - d)) - mu) = h(p) p. With P(E) > e^b Q(E), h(p) < e^-b. h grows:
-        h(p) p is convex in p and vanishes at d >= 0. Hence p < delta for e^-b = h(delta). Some mechanism attains this.
+        E. So Q(E) >= (1 - d) Phi(Phi^-1((p - d) / (1 - d)) - mu) = h(p) p. With P(E) > e^b Q(E), h(p) < e^-b. h grows,
+        because h(p) p is convex in p and vanishes at d >= 0. The bound b is chosen with e^-b = h(delta), so p < delta.
+        Some mechanism attains this.
 
         Q(E) <= P(E) <= delta, and the same holds with P and Q exchanged.
     """

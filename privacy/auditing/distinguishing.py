@@ -1,9 +1,9 @@
 """Audit a mechanism with many draws on two neighbours: measure how well the best test distinguishes them.
 
 The neighbours are the worst case of the sensitivity's proof. The test compares the likelihood ratio, or an increasing
-function of it, with a threshold chosen before. Its error rates are bounded from above (Clopper & Pearson 1934). Every
-claim of privacy is a lower bound on pairs of error rates. Thousands of draws detect a factor of two in the noise, which
-one run of a training cannot show.
+function of it, with a threshold chosen before the draws. Its error rates are bounded from above (Clopper & Pearson
+1934). Every claim of privacy is a lower bound on pairs of error rates. Thousands of draws detect a factor of two in the
+noise, which one run of a training cannot show.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def mu_lower_bound(errors: Errors, confidence: float, probability: float = 1.0) 
     With the unit, the release of a Poisson sample differs from that without the unit only with probability q. mu-GDP
     bounds the difference: misses >= (1 - q)(1 - false alarms) + q Phi(Phi^-1(1 - false alarms) - mu) for every test.
     This is the curve of the pair N(0, 1), (1 - q) N(0, 1) + q N(mu, 1). That is the dominating pair of the sampled
-    Gaussian under adding a unit (Zhu, Dong & Wang 2022, arXiv:2106.08567). Accountants price `PoissonGaussianEvent(q, 1
-    / mu)` for it.
+    Gaussian under adding a unit (Zhu, Dong & Wang 2022, arXiv:2106.08567). By this pair, accountants price
+    `PoissonGaussianEvent(q, 1 / mu)`.
 
     Args:
         errors: of the test; one draw is the release of a whole step, including sampling.
@@ -79,7 +79,7 @@ def mu_lower_bound(errors: Errors, confidence: float, probability: float = 1.0) 
 def epsilon_lower_bound(errors: Errors, delta: float, confidence: float) -> float:
     """Return an epsilon such that (e, delta)-DP is refuted for every e below it, with this confidence; 0 if none is.
 
-    (epsilon, delta)-DP says 1 - misses <= e^epsilon * false alarms + delta, and the same with the two exchanged.
+    (epsilon, delta)-DP says 1 - misses <= e^epsilon * false alarms + delta, and the same with the two rates exchanged.
 
     Raises:
         InvalidParameter: confidence is not strictly between 0 and 1, or delta is not in [0, 1].

@@ -5,8 +5,8 @@ Implements Steinke, Nasr & Jagielski 2023 (arXiv:2305.08846) and the test of Mah
 the data, and the mechanism runs once. An auditor who sees the output and all data except the coins guesses r of the
 coins. The bounds follow from the number of correct guesses.
 
-A bound is wrong for at most one audit in 1 / (1 - confidence), over coins and noise. A low bound does not prove
-privacy: the canaries may have been weak.
+A bound is wrong with probability at most 1 - confidence, over coins and noise. A low bound does not prove privacy: the
+canaries may have been weak.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ def p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
         delta: in [0, 1].
 
     Returns:
-        The level at which the claim is refuted. While 2 m delta <= 1 it rises with epsilon, so bisection works.
+        The bound, at most 1: the significance level at which these guesses refute (epsilon, delta)-DP. While
+        2 m delta <= 1 it rises with epsilon, so bisection works.
 
     Raises:
         InvalidParameter: epsilon or delta is out of range.

@@ -2,14 +2,14 @@
 
 Rejection from a step function. Floating point never makes a decision that rounding could change:
 
-1. The integers are cut into cells of `width` (a power of two near stddev/32, or 1) and two tails. A cell is drawn
-   with probability weight/2^64, where the weights are integers (an alias table, so exactly), then z uniformly in it.
+1. The integers are cut into cells of `width` (a power of two near stddev/32, or 1) and two tails. An alias
+   table with integer weights draws a cell with probability exactly weight/2^64. Then z is drawn uniformly in the cell.
 2. z is accepted when u < exp(-z^2 / (2 stddev^2)) * scale * width / weight, for u uniform in [0, 1). The weights
-   dominate, so the right side never exceeds one; an accepted z has probability proportional to exactly weight/width
-   times that, which is scale * exp(-z^2 / (2 stddev^2)), whatever the weights are.
-3. The comparison uses the first 52 bits of u and a double with a relative error of 2^-43. It accepts the answer only
-   if a slack of 2^-40 does not change it. Otherwise (once in 2^39 draws) more bits of u are drawn, and integers enclose
-   the exponential until the answer is certain.
+   dominate, so the right side never exceeds one. z was drawn with a probability proportional to weight/width. So it is
+   drawn and accepted with one proportional to scale * exp(-z^2 / (2 stddev^2)), exactly and whatever the weights are.
+3. The comparison uses the first 52 bits of u and a double with a relative error of 2^-43. Its answer counts only if a
+   slack of 2^-40 does not change it. Otherwise (once in 2^39 draws) more bits of u are drawn, and integer bounds
+   enclose the exponential until the answer is certain.
 
 The result has exactly this distribution, without approximation; stddev is the exact rational value of its float.
 """
@@ -72,7 +72,7 @@ def step_table(stddev: float, reach: int = REACH) -> StepTable:
 
     Args:
         stddev: standard deviation parameter.
-        reach: number of stddev that the cells cover, 1 to 13. A smaller reach sends more draws through the tails'
+        reach: 1 to 13; the cells cover |z| <= reach * stddev. A smaller reach sends more draws through the tails'
             exact arithmetic.
 
     Raises:
@@ -170,7 +170,10 @@ def _round(n: int, table: StepTable, words: Words, slack: float) -> npt.NDArray[
 
 
 def _tail(entry: int, table: StepTable, words: Words) -> tuple[int, bool]:
-    """Propose from a tail: block b with probability 2^-(b+1), uniform within; return the integer, True if accepted."""
+    """Propose an integer from a tail: from block b with probability 2^-(b+1), uniformly within the block.
+
+    Return the integer, and True if it is accepted.
+    """
     block, start, width_log2 = 0, table.cells << table.width_log2, table.width_log2 + TAIL_WIDTH_LOG2
     while not int(words(1)[0]) >> 63:
         block += 1
@@ -201,8 +204,8 @@ def exact_below(prefix: int, bits: int, z: int, stddev: float, factor: Fraction,
 def exp_bounds(x: Fraction, bits: int) -> tuple[int, int]:
     """Return integers low <= exp(-x) * 2^bits <= high for a rational x >= 0, a few units apart at most.
 
-    Halve x until it is at most 1/2, sum the Taylor series in fixed point with guard bits, and square as often. Round
-    the lower bound down and the upper bound up.
+    Halve x until it is at most 1/2, and sum the Taylor series in fixed point with guard bits. Square the sum once for
+    each halving. Round the lower bound down and the upper bound up.
     """
     if x > bits + 1:  # exp(-x) < 2^-bits
         return 0, 1

@@ -127,8 +127,8 @@ def one_record_each(
 
     Privacy:
         Adjacency add/remove of one subject with all its records. The choice is a function of the key and the subject's
-        own records alone (of equal digests, the first). So the chosen records of neighbours differ by exactly one. A
-        sum over them has the same sensitivity to a subject as to a record.
+        own records alone (if digests are equal, the first wins). So the chosen records of neighbours differ by exactly
+        one. A sum over them has the same sensitivity to a subject as to a record.
 
     Raises:
         InvalidParameter: the numbers of subjects and rows differ, or the key is out of range.
@@ -161,7 +161,7 @@ def poisson_sample(units: int, probability: float, noise: SecureNoise) -> npt.ND
 
     Args:
         units: number of units (records or subjects). Private.
-        probability: of each unit to be drawn, in (0, 1]. Public.
+        probability: chance of each unit to be in the sample, in (0, 1]. Public.
         noise: a generator for this step alone.
 
     Returns:

@@ -130,7 +130,7 @@ def threshold(g_star: Tensor, cfg: TopAggConfig) -> Tensor:
         cfg: public parameters. If `cfg.threshold` is False, the result is the noisy mean vote g_star / N.
 
     Returns:
-        (m, d) float32, g_bar: +1 from beta N on, -1 from -beta N on, else 0.
+        (m, d) float32, g_bar: +1 where g_star >= beta N, -1 where g_star <= -beta N, else 0.
     """
     if not cfg.threshold:
         return g_star.to(torch.float32) / cfg.teachers
@@ -143,8 +143,8 @@ def choose_top_k(g: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
     Returns:
         up, down: (rows, d) bool, the chosen positive and negative coordinates; no zeros, and none in non-finite rows.
-        kth: (rows, 1) float32, the smallest chosen magnitude, at least the smallest normal float, below which a
-            coordinate counts as zero; NaN for a non-finite row, so that no coordinate compares with it.
+        kth: (rows, 1) float32, the smallest chosen magnitude, but at least the smallest normal float: a smaller
+            coordinate counts as zero. NaN for a non-finite row, so that every comparison with it is false.
         largest: (rows, 1) float32, the largest magnitude.
     """
     magnitude = g.abs()  # (rows, d)

@@ -197,7 +197,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 def config_from_options(options: Mapping[str, Any], mu: float, facts: PublicFacts) -> DataLensConfig:
-    """Add defaults that follow from the budget and declared facts to the options of a request. Read no private data.
+    """Complete a request's options with defaults from the budget and declared facts. Read no private data.
 
     Args:
         options: a preset and options that override its values; stated options keep their values.

@@ -1,8 +1,9 @@
 """Plan of the dp_diffusion recipe: a diffusion model trained by private gradient steps.
 
 Training may begin from an earlier release, paid from the same budget: class Gaussians (the recipe `moments`), or noisy
-mean images of the classes (Gong et al. 2025, DP-FETA). One release of mean images contains, for each class, the sum of
-clipped half-size images over a Poisson sample. So a unit changes one sum of the release by at most the clipping norm.
+mean images of the classes ("central images"; Gong et al. 2025, DP-FETA). One release of central images contains, for
+each class, the sum of clipped half-size images over a Poisson sample. So a unit changes one sum of the release by at
+most the clipping norm.
 """
 
 from __future__ import annotations

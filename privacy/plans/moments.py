@@ -168,7 +168,7 @@ class MomentsConfig(ClassFractionsConfig):
             raise self.refusal("mean_fraction", "the mean, pooled, class and cluster fractions must add up to 1")
         if (self.clusters > 1) != (self.cluster_fraction > 0):
             raise self.refusal(
-                "clusters", "several clusters need a cluster_fraction; a single one has none: give all four fractions"
+                "clusters", "cluster_fraction must be above 0 with several clusters, else 0: give all four fractions"
             )
         if self.clusters > 1 and self.class_covariance_fraction == 0:
             raise self.refusal(
@@ -216,7 +216,7 @@ class MomentsConfig(ClassFractionsConfig):
 
 
 def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFacts) -> MomentsConfig:
-    """Add defaults that follow from the budget and declared facts to the options of a request. Read no private data.
+    """Complete a request's options with defaults from the budget and declared facts. Read no private data.
 
     Args:
         options: stated options, which keep their values.
@@ -281,7 +281,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
 
 
 def plan_moments(config: MomentsConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Plan a complete configuration: `plan_from_options` without the forecast of visible details.
+    """Plan a complete configuration. `plan_from_options` adds the forecast of visible details.
 
     Raises:
         InvalidParameter: the configuration does not fit the dataset or the budget.
@@ -329,8 +329,8 @@ def _check_images(config: MomentsConfig, facts: PublicFacts) -> None:
     if config.texture and not _suits_texture(facts):
         raise config.refusal(
             "texture",
-            f"texture needs sides that are multiples of {TEXTURE_CELL}, and at most {TEXTURE_MAX} numbers; images of "
-            f"{size} have {texture_size(facts.height, facts.width):,}",
+            f"texture needs sides that are multiples of {TEXTURE_CELL}, and at most {TEXTURE_MAX} numbers per image; "
+            f"images of {size} have {texture_size(facts.height, facts.width):,}",
         )
     if config.symmetry == "square" and facts.height != facts.width:
         raise config.refusal(

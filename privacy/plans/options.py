@@ -96,7 +96,10 @@ class RecipeConfig(BaseModel):
 
     @property
     def changes_its_start(self) -> bool:
-        """True if images can be generated from the initial release, with or without changes by later releases."""
+        """True if later releases only change generated images.
+
+        Images can then also be generated from the initial release alone.
+        """
         return False
 
     @property
@@ -142,7 +145,7 @@ def option_schemas(kind: type[RecipeConfig]) -> dict[str, dict[str, Any]]:
 
 
 def _refusal(kind: type[RecipeConfig], error: ValidationError) -> InvalidParameter:
-    """Return the error for one invalid option, an unknown option if there is one."""
+    """Return the error for the first unknown option or, if all are known, for the first invalid one."""
     faults = error.errors(include_url=False)
     fault = next((each for each in faults if each["type"] == "extra_forbidden"), faults[0])
     name = str(fault["loc"][0])

@@ -44,7 +44,7 @@ class FreezeSchedule:
     period: int = 1
 
     def at(self, step: int) -> float:
-        """Return the frozen share in a step: r(e) = r* min(e / e*, 1), where e is the time of its mask's first use."""
+        """Return the frozen share in a step: r(e) = r* min(e / e*, 1). Here e is when its mask is first used."""
         if self.cooling_steps == 0:
             return self.rate
         return self.rate * min(step // self.period * self.period / self.cooling_steps, 1.0)

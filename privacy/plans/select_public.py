@@ -91,15 +91,17 @@ class SelectPublicConfig(ClassFractionsConfig):
 
 
 def votes_event(stddev: float) -> GaussianEvent:
-    """Return the event of one iteration, which releases the votes for all choices of all classes with discrete noise.
+    """Return the event of one iteration, which releases noisy counts of votes.
+
+    There is one count for each choice of each class, with discrete noise. A choice is a candidate to vote for.
 
     Privacy:
         Adjacency add/remove of one unit. The choices are a function of public images and of earlier releases. A record
         votes once, for the nearest choice of its own class, which depends on that record alone. One more record changes
-        one number of the whole histogram, by exactly 1. So its L2 sensitivity is 1, and every pair of neighbours whose
-        label is declared attains it. If the unit is the subject, one record per subject votes, and which record votes
-        depends on that subject alone (`privacy.mechanisms.partition`). The second iteration's choices follow
-        from the noisy votes of the first iteration: adaptive composition of two such events.
+        one number of the whole histogram, by exactly 1. So its L2 sensitivity is 1. A pair of neighbours attains it if
+        the label of the added record is declared. If the unit is the subject, one record per subject votes, and which
+        record votes depends on that subject alone (`privacy.mechanisms.partition`). The second iteration's choices
+        follow from the noisy votes of the first iteration: adaptive composition of two such events.
     """
     return GaussianEvent.of_discrete_noise(SENSITIVITY, stddev)
 

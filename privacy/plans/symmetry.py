@@ -109,7 +109,7 @@ class Waves:
         column: number of half waves from left to right.
         turn: for texture, index in the real Fourier basis over orientations (1, cos, sin, cos 2, ...); for pixels, 0.
         kind: colour plane; for texture, 0 (sum of fine and coarse) or 1 (difference). No symmetry changes it.
-        power: mean square of the coefficient that the public prior expects.
+        power: mean square of the coefficient, as the public prior predicts it.
     """
 
     row: Places
