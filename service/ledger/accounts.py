@@ -62,7 +62,8 @@ def open_account(
         adjacency: "add_remove".
         project_id: the project that owns the account forever. The log does not record the project.
         accept_large_delta: confirms a delta above `DELTA_USUAL_MOST`.
-        account_id: None, or the id of an account that a restored database lacks, which is opened closed to new data.
+        account_id: the id of an account that a restored database lacks; None for a new account. An account with
+            a given id is created closed to new data.
 
     Raises:
         LargeDelta: delta is above `DELTA_USUAL_MOST` and was not confirmed.
@@ -72,7 +73,7 @@ def open_account(
     try:
         unit, adjacency = Unit(unit), Adjacency(adjacency)
     except ValueError as error:
-        raise InvalidInput(f"{error}: choose unit record or subject, adjacency add_remove.") from None
+        raise InvalidInput(f"{error}: choose the unit record or subject, and the adjacency add_remove.") from None
     for term, value, least, most in (
         ("epsilon", epsilon, EPSILON_LEAST, EPSILON_MOST),
         ("delta", delta, DELTA_LEAST, DELTA_MOST),
