@@ -33,7 +33,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Order:
-    """The route that accepts a kind of job. Its order consists of the body's fields, and `release_id` from the path."""
+    """The route that accepts a kind of job. The body's fields, and a `release_id`, are the arguments of `accept`."""
 
     path: str
     tag: str

@@ -131,7 +131,7 @@ def report_progress(session: Session, *, job_id: str, attempt: int, progress: Ma
 
 
 def reported_silence(silent_seconds: float, silent_seconds_max: float) -> int | None:
-    """Return half of the allowed silence, in minutes, if a runner has been silent at least that long; else None.
+    """Return half of `silent_seconds_max`, in minutes, if a runner has been silent for at least that time; else None.
 
     The number does not depend on the runner's next report, so it reveals nothing about a step's duration.
     """
@@ -195,7 +195,7 @@ def cancel(session: Session, job: Job, *, now: datetime, discard: bool = False) 
 def stop_request(session: Session, *, job_id: str, attempt: int) -> StopRequest | None:
     """Return the request to end a running attempt; None if the attempt may continue.
 
-    None also for an attempt that was started only to publish, because it charges nothing.
+    An attempt that was started only to publish may also continue, because it charges nothing.
     """
     job = session.get(Job, job_id, populate_existing=True)
     if job is None or job.attempt != attempt or not (job.cancel_requested or job.ended_early is not None):

@@ -150,7 +150,7 @@ def publish(
         release_id: `rel_...`, chosen when the artifact was written.
         artifact_sha256: hash of the artifact, which is already published in the storage.
         artifact_dir: relative to the data directory.
-        incomplete: JSON, if a training ended early: the completed part of the plan, and the reason.
+        incomplete: if the training ended early, JSON with the completed part of the plan and the reason.
     """
     if not is_id(release_id, "rel"):
         raise InvalidInput("A release id is rel_ and 20 base32 characters.")
