@@ -62,13 +62,13 @@ def claim(
     Return the number of the attempt, which may run the job until the lease expires or a later attempt takes over.
     Return None if the job cannot be claimed, or another worker is claiming it.
 
-    If a job lost its worker too often, or lost it after a cancellation, end the job instead: capture an armed hold,
-    return an unarmed one. If a training has charges, it first gets the same number of attempts again, which only
-    publish.
+    If a job lost its worker too often, or lost it after a cancellation, end the job instead: capture its hold if it is
+    armed, otherwise return the hold. A training that has charges first gets the same number of attempts again, which
+    only publish.
 
     Args:
         lease_seconds: duration of the lease without a heartbeat.
-        attempts_max: number of attempts that may lose their worker; the job ends with the last (`tries_left`).
+        attempts_max: number of lost workers at which the job ends (`tries_left`).
     """
     # Skip rows that another claimer has locked, so claimers never wait for each other.
     waiting = select(Job).where(Job.id == job_id, _claimable(now)).with_for_update(skip_locked=True, of=Job)

@@ -213,7 +213,7 @@ def require_open(account: Account) -> None:
 
 
 def keep_subjects_key_check(session: Session, account_id: str, check: str) -> tuple[str, str]:
-    """Store an account's first check value of the key for subject ids; return the account's name and stored value."""
+    """Store the check value of the key for subject ids if the account has none; return its name and stored value."""
     first = Account.id == account_id, Account.subjects_key_check.is_(None)
     session.execute(update(Account).where(*first).values(subjects_key_check=check))
     stored = select(Account.name, Account.subjects_key_check).where(Account.id == account_id)

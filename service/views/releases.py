@@ -49,7 +49,7 @@ def dataset_record(row: Dataset) -> DatasetRecord:
 
 
 def evaluable_like(session: Session, like: DatasetRecord) -> list[DatasetRecord]:
-    """Return the public datasets on which a release can be evaluated, newest first."""
+    """Return the public datasets that can evaluate a release trained on dataset `like`, newest first."""
     query = visible(session, Dataset).where(
         Dataset.visibility == Visibility.PUBLIC,
         Dataset.state == DatasetState.READY,

@@ -85,7 +85,9 @@ def hold_price(
     options: Mapping[str, Any],
     **named: str | None,
 ) -> Job:
-    """Queue a planned training and hold its price. The HOLD entry records the price's facts and the order's digests.
+    """Queue a planned training and hold its price.
+
+    The HOLD entry records the facts from which the price follows, and digests of the job and the rows that it uses.
 
     Args:
         named: ids of the sweep and the evaluation dataset, by column of the job.
