@@ -11,7 +11,7 @@ RESTART_SECONDS = 5.0  # after an unexpected error
 
 
 class Background(threading.Thread, ABC):
-    """A thread that runs `_work` until `_stopping` is set. `_noted` wakes it: there is work, or it must stop.
+    """A thread that runs `_work` until `_stopping` is set. Set `_noted` to wake it, for new work or to stop.
 
     After an unexpected error, it logs the error's type and restarts.
     """

@@ -28,8 +28,8 @@ _PROBE = bytes(4096)  # one block: a full disk may still have an inode
 class OutOfDisk(ObscuraError):
     """A disk has too little space to store images.
 
-    Free space depends on the true numbers of records in all projects. So the message names no disk, and the code is
-    shared with other reasons.
+    Free space depends on the true numbers of records in all projects. So the message names no disk, and other
+    errors have the same code.
     """
 
     code: ClassVar[str] = "uploads_stopped"

@@ -2,7 +2,7 @@
 
 The service verifies at start-up, hourly while jobs run, daily in full, and with `obscura ledger verify`. A finding
 stops one account, or all accounts. Their jobs open no private data until a full verification has no finding and an
-operator clears the stop. While a stop exists, the service removes no file because its database does not list it.
+operator clears the stop. While a stop exists, the service keeps files that its database does not list.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def inspect_at_start(settings: Settings, factory: SessionFactory, *, now: dateti
     """Verify at the start of a process, in bounded time, and stop the accounts with findings.
 
     Returns:
-        A message for the operator with the fault and the remedy, which is also logged; None if there is neither.
+        A message for the operator with the fault and the remedy, which is also logged; None if there is no fault.
     """
     try:
         with transaction(factory, read_only=True) as session:

@@ -109,7 +109,7 @@ def mark_of(storage: Storage, own_id: str | None = None) -> str | None:
 def find_mismatch(session: Session, settings: Settings, folder: DataFolder, kept: str | None) -> Iterator[Finding]:
     """Yield a finding if database and data folder do not belong together.
 
-    Read `folder` and `kept` (`mark_of` the storage) before the session's snapshot.
+    `kept` is the result of `mark_of`. Read `folder` and `kept` before the session's snapshot.
     """
     own_id = recorded(session)
     if own_id is not None and own_id != kept:

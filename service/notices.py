@@ -48,9 +48,7 @@ def notify(session: Session, kind: NoticeKind, project_id: str | None, facts: di
 
 
 def has_no_valid_creator(now: datetime) -> ColumnElement[bool]:
-    """Return the SQL condition that a webhook's creator has no valid key, or lapsed: the provider does not confirm
-    them.
-    """
+    """Return the SQL condition that the key that created a webhook is invalid, or its person is no longer confirmed."""
     lapsed = exists().where(Person.id == ApiKey.person_id, Person.lapsed_at.is_not(None))
     over = ApiKey.revoked_at.is_not(None), ApiKey.expires_at <= now, lapsed
     return exists().where(ApiKey.id == Webhook.made_by, or_(*over))

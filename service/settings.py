@@ -174,7 +174,7 @@ class Settings(BaseSettings):
 
     @property
     def trusted_proxy_networks(self) -> list[str]:
-        """The trusted proxies; IPv4 networks also in the form that dual-stack sockets report."""
+        """The networks of trusted proxies. IPv4 networks are repeated in the form that dual-stack sockets report."""
         networks = _networks(self.trusted_proxies)
         v4 = [network for network in networks if isinstance(network, IPv4Network)]
         return [str(network) for network in networks] + [

@@ -142,8 +142,9 @@ def newest_page(
     moment: str = "created_at",
     **equal: Any,
 ) -> Page[Any]:
-    """Return a page of a table's visible rows, newest first. Raise NotFound if the row `of` is hidden from the caller.
+    """Return a page of a table's visible rows, newest first.
 
+    `of` is the table and id of the row that the page is about. Raise NotFound if that row is hidden from the caller.
     `show` builds the records. `equal` filters by columns: each name is a column and each value the required one; None
     means no filter. A cursor contains an id, not a time, because times are only shown to the minute.
     """

@@ -197,7 +197,10 @@ class EventWriter(Background):
 
 @dataclass
 class Note(Recorder):
-    """The audit event of one request, written in its first writing transaction, or else before the response.
+    """The audit event of one request.
+
+    It is written in the first transaction that changes data. If the request changes nothing, it is written before the
+    response.
 
     Handlers store the caller in the request's scope (`state.known`), and may override the outcome (`state.outcome`).
     """
@@ -214,7 +217,7 @@ class Note(Recorder):
         return recording.event_of(whose, action, what, outcome, at=self.requested_at)
 
     def events(self, session: Session) -> list[Event]:
-        """Return a transaction's events: its acts, and the request's event if this is the request's first change."""
+        """Return a transaction's events: one for each `Act`, and the request's event in its first transaction."""
         changes = self.scope["method"] not in ("GET", "HEAD", "OPTIONS")
         self._writing = changes and not self.written and is_logged(self.scope)
         own = [self.event(Outcome.ALLOWED)] if self._writing else []

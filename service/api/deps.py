@@ -122,7 +122,7 @@ def is_secure(request: Request) -> bool:
 
 
 def cookie_name(request: Request) -> str:
-    """Return the name of the session cookie. Browsers accept `__Host-` only from this host, over HTTPS."""
+    """Return the session cookie's name. With the prefix `__Host-`, only this host can set it, and only over HTTPS."""
     return f"__Host-{COOKIE}" if is_secure(request) else COOKIE
 
 

@@ -48,7 +48,7 @@ class Snapshot:
 
 
 class EventStream(StreamingResponse):
-    """The streamed response. Its slot is released however the connection ends."""
+    """The streamed response. It releases its slot (`StreamLimits`), however the connection ends."""
 
     def __init__(self, content: AsyncIterator[str], *, on_close: Callable[[], None]) -> None:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}

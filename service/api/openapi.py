@@ -212,7 +212,7 @@ def describe(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def example_of(schema: dict[str, Any], schemas: dict[str, Any], *, of: str = "", name: str = "") -> Any:
-    """Return an example of a schema, or of field `name` in schema `of`. Return None if there is none."""
+    """Return an example of `schema`, or None. For a field, `name` is its name, and `of` the schema that has it."""
     if name:
         example = _known_example(of, name)
         if example not in (None, []):

@@ -105,7 +105,7 @@ _APPROVED = select(*(getattr(Decision, name) for name in ("id", "account_id", *_
 
 
 def find_orphans(session: Session) -> Iterator[Finding]:
-    """Yield findings for entries without an account, holds without exactly one first entry, and jobs without a hold."""
+    """Yield findings for entries without an account, holds without exactly one HOLD entry, and jobs without a hold."""
     for row in session.execute(_WITHOUT_ACCOUNT):
         message = f"There are entries of account {row.account_id}, which does not exist."
         yield Finding(FindingCode.ORPHAN_ENTRIES, message, row.account_id, row.sequence)
@@ -287,7 +287,7 @@ def _changed_releases(
 
 
 def _digest(function: Callable[..., Any], *values: Any) -> Any:
-    """Return the digest of some values, or None if they cannot be hashed. No entry contains None."""
+    """Return the digest of some values. If they cannot be hashed, return None, which matches no entry."""
     try:
         return function(*values)
     except (TypeError, ValueError, RecursionError):

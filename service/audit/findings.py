@@ -71,7 +71,7 @@ _KEPT = LOCKING | {FindingCode.INSTALLATION_MISMATCH.value}  # a mismatch explai
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault."""
+    """An inconsistency that a verification found."""
 
     code: FindingCode
     message: str  # for an operator; public facts only
@@ -130,7 +130,7 @@ def exactly(kind: type[Value], value: Any) -> Value:
 def stop_arming(session: Session, findings: Iterable[Finding], *, now: datetime) -> int:
     """Stop the accounts that the findings concern; return the number of new stops.
 
-    A stop keeps its first finding, unless only a later finding locks the installation.
+    A stop keeps its first finding. Only a finding that locks the installation (LOCKING) may replace it.
     """
     new = 0
     for finding in findings:

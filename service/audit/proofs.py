@@ -130,7 +130,7 @@ def keep_receipt(storage: Storage, receipt: Mapping[str, Any]) -> bool:
 
 
 def keep_newest(session: Session, storage: Storage) -> int:
-    """Update the stored receipts to the releases in the database; return the number of files written.
+    """Store newer receipts of releases in the database beside it; return the number of files written.
 
     Damaged receipts are skipped: a full verification reports them.
     """
@@ -169,7 +169,10 @@ def newest_checkpoint(session: Session) -> Checkpoint | None:
 
 
 def checkpoint_due(session: Session, *, now: datetime) -> bool:
-    """Return whether CHECKPOINT_ENTRIES entries are new, or any entry is new and the newest checkpoint an hour old."""
+    """Return whether a checkpoint is due.
+
+    It is due after CHECKPOINT_ENTRIES new entries, and one hour after the last checkpoint if there is any new entry.
+    """
     try:
         newest = newest_checkpoint(session)
     except ValueError:  # unreadable, which verification reports

@@ -169,10 +169,10 @@ def bytes_of(document: Mapping[str, Any]) -> bytes:
 
 
 def keep_newer(storage: Storage, name: str, document: Mapping[str, Any], age_of: Callable[[Any], Any]) -> bool:
-    """Store a signed document beside the receipts, unless the stored one is unreadable, or by `age_of` at least as new.
+    """Store a signed document beside the receipts if it is newer than the stored one. Return True if it was written.
 
-    An unreadable file may be evidence: verification reports it, and nothing overwrites it. Return True if the document
-    was written.
+    `age_of` returns a value that is larger for newer documents. An unreadable file may be evidence, so it is not
+    overwritten: verification reports it.
     """
     if storage.holds(f"{RECEIPTS}/{name}"):
         try:

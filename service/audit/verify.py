@@ -47,8 +47,9 @@ def verify(
         trusted: public keys by fingerprint; checkpoints and receipts signed by other keys are findings.
         known: entries that receipts prove.
         kept: the checkpoint stored beside the database.
-        full: read every entry, and rows of other tables; otherwise only entries after the newest valid checkpoint,
-            whose heads were verified when it was written. Without a checkpoint, every verification is full.
+        full: read every entry, and rows of other tables. Otherwise, read only entries after the newest valid
+            checkpoint: the entries before it were verified when it was written. Without a checkpoint, every
+            verification is full.
     """
 
     def read() -> Report:
@@ -276,7 +277,7 @@ class _Reading:
 
 
 class _Contradicted(Exception):
-    """The log contradicts the exception's argument: an entry that a signature proves."""
+    """The log contradicts an entry that a signature proves: the exception's argument."""
 
 
 def _compare(witnesses: Iterable[Witness], digest: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Accept a restored database's losses: admins record spending and uploads that it lacks and storage proves.
+"""Accept a restored database's losses: admins record spending and uploads that only the storage proves.
 
 The spending becomes an entry in the account's log. Uploads are fingerprinted again, so that no image gets a second
 budget. After the last account, withdrawals are applied again and the installation is unlocked.

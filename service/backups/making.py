@@ -117,8 +117,9 @@ def read_manifest(folder: Path) -> Manifest:
 class Backup:
     """A complete backup.
 
-    `seconds_since` is the time from the database's snapshot to the end of the backup. A failure just before the end of
-    the next backup loses everything written in this time, plus the interval between two backups.
+    `seconds_since` is the time from the database's snapshot to the end of the backup. If the machine
+    fails just before the next backup ends, everything written since this snapshot is lost. That is the interval between
+    two backups, plus this time.
     """
 
     manifest: Manifest

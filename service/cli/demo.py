@@ -238,7 +238,7 @@ def find_images(
     *,
     download_seconds_max: float = DOWNLOAD_SECONDS_MAX,
 ) -> DemoImages:
-    """Find Fashion-MNIST, or fall back to the bundled digits and report this. `wanted` names one, or is None."""
+    """Find the images named `wanted`. For None, find Fashion-MNIST, or fall back to the digits and report this."""
     if wanted not in (None, "fashion-mnist", "digits"):
         raise CliError("--images takes fashion-mnist or digits.")
     if wanted != "digits":

@@ -139,7 +139,7 @@ GRACE_SECONDS = 10  # for open requests; event streams end at the next poll, job
 class Server(uvicorn.Server):
     """A uvicorn server that ends event streams on shutdown and prints the sign-in link.
 
-    `url` is its address; None if the output is not a person's terminal.
+    `url` is the address in that link; None (no link) if the output is not a person's terminal.
     """
 
     def __init__(self, config: uvicorn.Config, output: Output, url: str | None) -> None:

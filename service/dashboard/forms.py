@@ -54,7 +54,10 @@ def read_body(schema: type[Body], fields: Mapping[str, Any]) -> Body:
 
 
 def read_declaration(form: Mapping[str, str]) -> DatasetRequest:
-    """Return the request that declares a dataset. Raise FieldsRefused for invalid fields and personal class names."""
+    """Return the request that declares a dataset.
+
+    Raise FieldsRefused if a field is invalid, or unconfirmed class names look like names of people or subsets.
+    """
     fields: dict[str, Any] = {name: form.get(name, "").strip() for name in DatasetRequest.model_fields}
     if not fields["account_id"]:
         raise FieldsRefused({"account_id": "Choose the account that protects the images."})

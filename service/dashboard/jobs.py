@@ -79,8 +79,8 @@ class TrainingForm(BaseModel, frozen=True):
     def body(self, schema: type[forms.Body]) -> forms.Body:
         """Return the API request for this form.
 
-        Raise FieldsRefused with names of the request's fields; `values-1` is the first option with several values, and
-        `grids` means all of these options.
+        Raise FieldsRefused with errors by field of the request. An error under `values-1` concerns the first option
+        with several values; an error under `grids`, all of these options.
         """
         fields: dict[str, Any] = {"dataset_id": self.dataset, "recipe": self.recipe, "epsilon": self.epsilon}
         fields |= {"evaluation_dataset_id": self.evaluation, "options": forms.read_options(self.options)}

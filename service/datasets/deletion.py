@@ -79,7 +79,7 @@ def cancel_readers(
 ) -> None:
     """Cancel the unfinished jobs that read one of these datasets, and discard their results.
 
-    Call it after writing the datasets' new state: this locks their rows, as submissions do, so no new job is missed.
+    Call it after writing the datasets' new state. That write locks their rows, as submissions do, so no job is missed.
     Call it before locking any account, because workers lock jobs before accounts. This function locks accounts in the
     order of their ids.
 
@@ -204,7 +204,7 @@ def _options_of(dataset_id: str) -> list[ColumnElement[bool]]:
 def needs(dataset_id: str) -> ColumnElement[bool]:
     """Select unfinished trainings that use a dataset's images, and other jobs that read it as a public dataset.
 
-    These processes may have the images in memory. A training does not read its evaluation dataset.
+    The processes of these jobs may have the images in memory. A training does not read its evaluation dataset.
     """
     training = and_(Job.kind == TRAIN, or_(Job.dataset_id == dataset_id, *_options_of(dataset_id)))
     public = and_(Job.kind != TRAIN, Job.evaluation_dataset_id == dataset_id)

@@ -160,7 +160,7 @@ def fingerprint(batches: Iterable[Images], key: bytes) -> Fingerprints:
 
 
 def _all_along(images: Images, equal: Callable[[Images], Flags]) -> Flags:
-    """Return, for each image, whether `equal` is true for all pixels. A sample of its pixels decides most cases."""
+    """Return, for each image, whether `equal` is true for all pixels. For most images, a sample of pixels decides."""
     axes = tuple(range(1, images.ndim))
     answers: Flags = np.all(equal(images[:, ::_SAMPLED_PIXEL, ::_SAMPLED_PIXEL]), axis=axes)
     perhaps = np.flatnonzero(answers)

@@ -100,7 +100,7 @@ class Content:
 def staged(context: DatasetContext, dataset: Dataset, sent: Sent) -> Iterator[Content]:
     """Read content, and yield it to be published inside the `with` block, after which temporary files are removed.
 
-    Exceptions that the body (`sent.blocks`) raises propagate.
+    Exceptions raised by the body (`sent.blocks`) propagate.
     """
     key = key_of(dataset.id)
     request = _request(context.settings, dataset, sent.format)

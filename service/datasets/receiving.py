@@ -88,7 +88,7 @@ def receive(
 
 
 def keep_journal(vault: Vault, factory: SessionFactory) -> None:
-    """Append accepted uploads missing from the journal because of a crash after their commit."""
+    """Append to the journal the accepted uploads that are missing because of a crash after their commit."""
     written = read_uploaded(vault.storage)
     accepted = select(Dataset, Account.subjects_key_check).join(Account, Account.id == Dataset.account_id)
     with transaction(factory, read_only=True) as session:

@@ -250,7 +250,7 @@ def require_recognised(session: Session, account_id: str, *, recognised: bool) -
 
 
 def require_same_key(session: Session, account_id: str, check: str | None) -> None:
-    """Store the check value of an account's first upload of recognised subjects; reject later uploads with another one.
+    """Store the check value of the account's first upload of recognised subjects; reject any other check value later.
 
     Under another key, every subject would have another number, so a withdrawal would find and destroy nothing.
 

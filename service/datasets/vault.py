@@ -54,7 +54,8 @@ class Vault:
         """Decrypt images and labels into memory, as `open_content` does, with this machine's key.
 
         Raises:
-            NotFound: there is no content, or no key (SealBroken: the content was changed).
+            NotFound: there is no content or no key.
+            SealBroken: the content was changed. A subclass of NotFound.
         """
         with self.open_array(name, IMAGES_NAME) as images, self.open_array(name, LABELS_NAME) as labels:
             return images.read(), labels.read()
@@ -68,7 +69,7 @@ class Vault:
         return SealedArray(_folder(self.storage, name), name, array, read_key(self.key_path(name)))
 
     def shred(self, name: str) -> None:
-        """Destroy a key, then remove the content. Idempotent. Raise Conflict if the folder of keys is missing."""
+        """Destroy a content's key, then remove the content. Idempotent. Raise Conflict if the key folder is missing."""
         key, path = key_of(name), self.key_path(name)
         if not path.parent.is_dir() and self.storage.holds(key):
             raise Conflict(
@@ -107,8 +108,8 @@ class Vault:
         """Publish a dataset's content without some subjects, under a new name and key; return the name and the key.
 
         Args:
-            present: the content to rewrite. If its key is missing, later content is rewritten, to which a lost database
-                had switched.
+            present: the content to rewrite. If its key is missing, the database is older than the vault. Then the
+                newest content with a key is rewritten.
             dataset_id: the content's dataset.
             numbers: stored numbers of the subjects to remove. PRIVATE.
         """
@@ -156,7 +157,8 @@ def open_content(
         and, if `with_subjects`, subjects int64 (n): the random number of each record's subject.
 
     Raises:
-        NotFound: there is no content (SealBroken: the content was changed, or sealed under another key).
+        NotFound: there is no content.
+        SealBroken: the content was changed, or sealed under another key. A subclass of NotFound.
     """
     folder, arrays = _folder(storage, content), list[Array]()
     for name in (IMAGES_NAME, LABELS_NAME, *((SUBJECTS_NAME,) if with_subjects else ())):
@@ -182,7 +184,7 @@ def fingerprint_key_path(settings: Settings) -> Path:
 
 
 def make_fingerprint_key(settings: Settings) -> None:
-    """Create the secret key of fingerprints, atomically, unless it exists. With another key, known images look new."""
+    """Create the secret key of fingerprints, atomically, unless it exists. With a new key, known images look new."""
     path = fingerprint_key_path(settings)
     if not path.exists():
         make_file_once(path, new_key())
@@ -236,7 +238,8 @@ class SealedArray(AbstractContextManager["SealedArray"]):
     """A sealed .npy file whose header has been read, so its shape and type are known before its values are read.
 
     Raises:
-        NotFound: there is no such regular file (SealBroken: it does not open, or does not contain a plain array).
+        NotFound: there is no such regular file.
+        SealBroken: the file does not open, or does not contain a plain array. A subclass of NotFound.
     """
 
     def __init__(self, directory: Path, content: str, name: str, key: bytes) -> None:

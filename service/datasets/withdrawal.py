@@ -1,4 +1,4 @@
-"""Withdrawal of subjects: destroy their images in all datasets of their account that recognise subjects.
+"""Withdrawal of subjects: destroy their images in all datasets of their account with `subjects_recognised`.
 
 READY -> WITHDRAWING -> READY. The first commit records the withdrawn subjects; from then on no training on these
 datasets can be requested. Once no process has a dataset open, it is rewritten without the subjects, under a new key and
@@ -92,7 +92,7 @@ def withdraw(
             recognised = visible(session, Dataset, select(Dataset.id)).where(*_of(account), Dataset.subjects_recognised)
             if session.scalar(recognised.limit(1)) is None:
                 raise InvalidInput(
-                    f"No dataset of account *{account.name}* recognises subjects, because their ids were not kept. "
+                    f"No dataset of account *{account.name}* recognises subjects, because subject ids were not kept. "
                     "Delete each dataset with images of these subjects. Push it again without them and with "
                     "--subjects-key (API: subjects_recognised), so that later withdrawals can find subjects. Spent "
                     "budget stays spent."

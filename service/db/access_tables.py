@@ -73,8 +73,8 @@ class Person(Entity):
 class Admin(Entity):
     """A person who decides together with other admins about limits, admins and shares, using any of their API keys.
 
-    `project_id` is the project that an owner owns; None for an admin of the installation. Among the latter, only the
-    second can be admitted by a single admin. In decisions, an owner named by a single admin counts as that admin
+    `project_id` is the project that an owner owns; None for an admin of the installation. A single admin can admit
+    only the second admin of the installation. In decisions, an owner named by a single admin counts as that admin
     (`service.identity.decisions`). `person_id` is the person whose groups at the sign-in provider make them an admin.
     Such a person has one row per project that they own, but counts as one admin.
     """
@@ -160,10 +160,10 @@ class ApiKey(Entity):
 
     `admin_id` is the admin of a key with the scope admin; None for every other key. `created_by` is the key that
     created it; None if it was created on the service's machine. Only admins' keys create keys, so every key belongs to
-    an admin: its own, or its creator's. `project_id` is the only project that it gives access to; None for all
-    projects. `person_id` is the person who created it, directly or by another key. The sign-in provider must regularly
-    confirm that person. A person's key without a creator represents a role (`service.identity.people`); its token is
-    known to no one. `last_used_at` is rounded to the hour, see `service.identity.auth`.
+    the admin in `admin_id`, or to the admin of its creator. `project_id` is the only project that it gives access to;
+    None for all projects. `person_id` is the person who created it, directly or by another key. The sign-in provider
+    must regularly confirm that person. A person's key without a creator represents a role (`service.identity.people`);
+    its token is known to no one. `last_used_at` is rounded to the hour, see `service.identity.auth`.
     """
 
     __tablename__ = "api_keys"

@@ -111,7 +111,7 @@ class KnownUploads(Base):
 
 
 class Fingerprint(Base):
-    """16 bytes of the HMAC of a decoded image or a recognised subject, and the upload with it. PRIVATE: never shown.
+    """16 bytes of the HMAC of a decoded image or recognised subject, and the upload that has it. PRIVATE: never shown.
 
     Look-ups ignore it until the upload is accepted. Fingerprints of private images outlive their dataset, unless no job
     ever read the dataset. Fingerprints of public images are deleted with their dataset.

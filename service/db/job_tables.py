@@ -193,7 +193,7 @@ class Sample(Entity):
 
 
 class Evaluation(Entity):
-    """An evaluation of a release on a public dataset. Its job has its state, and sets the results on success.
+    """An evaluation of a release on a public dataset. The job has the state, and sets the results on success.
 
     `confusion` counts images by [true class][predicted class]. It may be large, so lists and reports omit it.
     """

@@ -182,9 +182,10 @@ class Checkpoint(Base):
 
 
 class ArmingStop(Base):
-    """A finding of a verification. Until it is corrected, no job of the account (scope `*`: no job) opens private data.
+    """A finding of a verification. Until it is corrected, no job of the account opens private data.
 
-    Findings have their own table, because nothing should be appended to a broken log.
+    `scope` is the account's id, or `*` for all accounts. Findings have their own table, because nothing should be
+    appended to a broken log.
     """
 
     __tablename__ = "arming_stops"

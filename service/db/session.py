@@ -59,7 +59,7 @@ def make_engine(
     """Return an engine for a database.
 
     SQLite: WAL, synchronous=FULL, foreign keys, a busy timeout, and BEGIN IMMEDIATE for every transaction that may
-    write. (In the driver's default, deferred transactions, concurrent readers would decide on a stale balance.)
+    write. (The driver's default is deferred transactions, in which concurrent readers would use a stale balance.)
     PostgreSQL: READ COMMITTED; writers lock the account's row. Every session uses UTF-8, UTC and ISO dates, whatever
     the server's defaults are. Connecting raises DatabaseUnsuitable if the database has another encoding.
 
@@ -134,8 +134,8 @@ def transaction(factory: SessionFactory, *, read_only: bool = False, snapshot: b
         snapshot: all queries see the same snapshot. On SQLite they always do.
 
     Raises:
-        DatabaseBusy: other transactions held a lock for too long; nothing was written. On SQLite, also for a writing
-            transaction inside another one of the same thread.
+        DatabaseBusy: other transactions held a lock for too long; nothing was written. On SQLite, also if a thread
+            begins a writing transaction inside another transaction.
     """
     bind = factory.kw["info"][READER] if read_only else factory.kw["bind"]
     if snapshot and bind.dialect.name == "postgresql":

@@ -100,7 +100,7 @@ def seen_by(caller: Principal | None, table: type[Base]) -> ColumnElement[bool] 
     """Return the condition on a table's rows that a caller may see; None for all rows.
 
     A project's key sees the project's rows and the releases shared with it, including the samples and evaluations made
-    by the project that shares them. An admin of the installation sees accounts, requests, keys, webhooks and audit
+    by the releases' own projects. An admin of the installation sees accounts, requests, keys, webhooks and audit
     events of all projects. While there is only one project, such an admin and readers without a key (None) also see
     datasets, jobs and their results. Erased datasets are always hidden.
     """

@@ -180,7 +180,7 @@ def admit_person(session: Session, person: Person, project_id: str | None, *, no
 
 
 def dismiss_person(session: Session, person: Person, *, except_in: Collection[str | None], now: datetime) -> None:
-    """Mark a person as removed in all projects but `except_in` (None: the installation). Revoke their keys first."""
+    """Mark a person as removed, except in projects in `except_in` (None: the installation). Revoke their keys first."""
     for admin in session.scalars(select(Admin).where(Admin.person_id == person.id, Admin.removed_at.is_(None))):
         if admin.project_id not in except_in:
             admin.removed_at = now

@@ -161,8 +161,8 @@ def _require_approvable(session: Session, decision: Decision, deciding: ApiKey, 
     asks, decides = (session.get_one(Admin, admin_id) for admin_id in (decision.requested_by, deciding.admin_id))
     if voice_of(session, asks) == voice_of(session, decides):
         raise Forbidden(
-            f"Two people must decide, and *{asks.name}* and *{decides.name}* count as one person: either one admitted "
-            "the other alone, or both are roles of one person. Another admin must approve this request."
+            f"Two people must decide, but *{asks.name}* and *{decides.name}* count as one person: both are roles of "
+            "one person, or a single admin named an owner, who counts as that admin. Another admin must approve this."
         )
     if decision.requested_at < decides.admitted_at:  # else an admin could request, then admit an accomplice
         raise Forbidden(

@@ -54,7 +54,7 @@ class NotVouchedFor(SignInRefused):
 
 
 class ProviderUnavailable(ObscuraError):
-    """The provider does not answer, or its answer is invalid. Requests about others may succeed only if `answered`."""
+    """The provider does not answer, or its answer is invalid. If it `answered`, other people may still be confirmed."""
 
     def __init__(self, *, answered: bool = False) -> None:
         self.answered, self.dependency_failed = answered, not answered

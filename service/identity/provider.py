@@ -153,7 +153,7 @@ class Provider:
                 return anyio.run(run)
             except JoseError as error:
                 get_logger(__name__).warning("identity_refused", error=type(error).__name__)
-                raise SignInRefused("Your identity is not signed by the sign-in provider for this service.") from None
+                raise SignInRefused("The sign-in provider did not sign your identity for this service.") from None
             except (httpx2.HTTPError, httpx2.InvalidURL, OAuthError, ValueError, KeyError, TypeError) as error:
                 code = getattr(error, "error", None)  # an OAuth code from a closed list: other details may name people
                 if code in (*SIGN_IN_AGAIN, "mismatching_state"):

@@ -33,7 +33,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Order:
-    """The route that accepts a kind of job. Its order consists of the body's fields, and `release_id` from the path."""
+    """The route that accepts a kind of job. The body's fields, and a `release_id`, are the arguments of `accept`."""
 
     path: str
     tag: str
@@ -77,7 +77,7 @@ class Kind:
         unavailable: the failure code if an input of the job is missing.
         order: None if the kind cannot be requested over HTTP.
         makes: the table of the result's row, if any.
-        same: the column of the result that must be equal if an attempt ends the job a second time.
+        same: the column of the result that must have the same value if an attempt ends the job again.
         record: the schema of the result; of the job if there is no result row.
         show: function that returns the record, from the result and the job.
         reading: the route of the record, if any.

@@ -62,13 +62,13 @@ def claim(
     Return the number of the attempt, which may run the job until the lease expires or a later attempt takes over.
     Return None if the job cannot be claimed, or another worker is claiming it.
 
-    If a job lost its worker too often, or lost it after a cancellation, end the job instead: capture an armed hold,
-    return an unarmed one. If a training has charges, it first gets the same number of attempts again, which only
-    publish.
+    If a job lost its worker too often, or lost it after a cancellation, end the job instead: capture its hold if it is
+    armed, otherwise return the hold. A training that has charges first gets the same number of attempts again, which
+    only publish.
 
     Args:
         lease_seconds: duration of the lease without a heartbeat.
-        attempts_max: number of attempts that may lose their worker; the job ends with the last (`tries_left`).
+        attempts_max: number of lost workers at which the job ends (`tries_left`).
     """
     # Skip rows that another claimer has locked, so claimers never wait for each other.
     waiting = select(Job).where(Job.id == job_id, _claimable(now)).with_for_update(skip_locked=True, of=Job)
@@ -131,7 +131,7 @@ def report_progress(session: Session, *, job_id: str, attempt: int, progress: Ma
 
 
 def reported_silence(silent_seconds: float, silent_seconds_max: float) -> int | None:
-    """Return half of the allowed silence, in minutes, if a runner has been silent at least that long; else None.
+    """Return half of `silent_seconds_max`, in minutes, if a runner has been silent for at least that time; else None.
 
     The number does not depend on the runner's next report, so it reveals nothing about a step's duration.
     """
@@ -195,7 +195,7 @@ def cancel(session: Session, job: Job, *, now: datetime, discard: bool = False) 
 def stop_request(session: Session, *, job_id: str, attempt: int) -> StopRequest | None:
     """Return the request to end a running attempt; None if the attempt may continue.
 
-    None also for an attempt that was started only to publish, because it charges nothing.
+    An attempt that was started only to publish may also continue, because it charges nothing.
     """
     job = session.get(Job, job_id, populate_existing=True)
     if job is None or job.attempt != attempt or not (job.cancel_requested or job.ended_early is not None):

@@ -1,4 +1,4 @@
-"""Find releases and what other projects may know about them, and share them.
+"""Find releases, hide private facts about them from other projects, and share them.
 
 Sharing a release takes two people; ending a share takes one. When a share ends, the other project keeps images that it
 has generated or downloaded; its unfinished jobs on the release are cancelled.

@@ -62,7 +62,8 @@ def open_account(
         adjacency: "add_remove".
         project_id: the project that owns the account forever. The log does not record the project.
         accept_large_delta: confirms a delta above `DELTA_USUAL_MOST`.
-        account_id: None, or the id of an account that a restored database lacks, which is opened closed to new data.
+        account_id: the id of an account that a restored database lacks; None for a new account. An account with
+            a given id is created closed to new data.
 
     Raises:
         LargeDelta: delta is above `DELTA_USUAL_MOST` and was not confirmed.
@@ -72,7 +73,7 @@ def open_account(
     try:
         unit, adjacency = Unit(unit), Adjacency(adjacency)
     except ValueError as error:
-        raise InvalidInput(f"{error}: choose unit record or subject, adjacency add_remove.") from None
+        raise InvalidInput(f"{error}: choose the unit record or subject, and the adjacency add_remove.") from None
     for term, value, least, most in (
         ("epsilon", epsilon, EPSILON_LEAST, EPSILON_MOST),
         ("delta", delta, DELTA_LEAST, DELTA_MOST),
@@ -212,7 +213,7 @@ def require_open(account: Account) -> None:
 
 
 def keep_subjects_key_check(session: Session, account_id: str, check: str) -> tuple[str, str]:
-    """Store an account's first check value of the key for subject ids; return the account's name and stored value."""
+    """Store the check value of the key for subject ids if the account has none; return its name and stored value."""
     first = Account.id == account_id, Account.subjects_key_check.is_(None)
     session.execute(update(Account).where(*first).values(subjects_key_check=check))
     stored = select(Account.name, Account.subjects_key_check).where(Account.id == account_id)

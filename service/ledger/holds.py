@@ -114,7 +114,7 @@ def hold(
 
 
 def fence(session: Session, *, hold_id: str, attempt: int, now: datetime) -> None:  # noqa: ARG001 - as for every step
-    """Allow only this attempt to write to a hold. Raise StaleAttempt if a later one may, or if the hold has ended."""
+    """Allow only this attempt to write to a hold. Raise StaleAttempt if a later attempt may, or the hold has ended."""
     hold = lock_hold(session, hold_id)  # also locks the account: another step may follow in this transaction
     if attempt < hold.attempt or hold.state not in (HoldState.HELD, HoldState.ARMED):
         raise stale_attempt(hold, attempt)

@@ -204,9 +204,9 @@ def append(
 def entry_time(session: Session, account: Account, kind: EntryKind, now: datetime) -> datetime:
     """Return the time of an account's next entry: `now` rounded down to the hour, but not before the newest entry.
 
-    An exact time would reveal by when the charge before it was written. This also holds for people's actions, because
-    their programs may react to private events. Entries that a running training writes repeat the newest entry's time.
-    Otherwise the first charge of each hour would reveal the training's pace.
+    An exact time would be an upper bound on the time of the charge before the entry. This also holds for people's
+    actions, because their programs may react to private events. Entries that a running training writes repeat the
+    newest entry's time. Otherwise the first charge of each hour would reveal the training's pace.
     """
     assert account.head is not None  # `check_account` has checked this
     newest = account.head.created_at

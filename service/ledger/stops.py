@@ -50,7 +50,7 @@ def require_unlocked(session: Session) -> None:
 
 
 def stop_of(session: Session, account_id: str) -> ArmingStopped | None:
-    """Return the error for an account that is stopped, which names the finding; None if it is not stopped."""
+    """Return an error that names the finding which stops an account; None if the account is not stopped."""
     scopes = or_(ArmingStop.scope.in_((account_id, EVERYWHERE)), _LOCKS)
     codes = session.scalars(select(ArmingStop.code).where(scopes)).all()
     if not codes:

@@ -48,9 +48,10 @@ class StorageUnavailable(ObscuraError, OSError):
 class Storage(ABC):
     """Files that outlive processes and machines. Publishing is atomic and durable.
 
-    Several processes can use one storage at the same time. Methods raise OSError for a full or failing disk, and
-    StorageUnavailable for a remote storage, after a minute or two at most. In a web request, every method except
-    `stage`, which only uses this machine's disk, takes a slot of the dependency `storage` (`service.dependencies`).
+    Several processes can use one storage at the same time. Methods raise OSError if a disk is full or fails. They raise
+    StorageUnavailable if a remote storage rejects a request, or does not answer within a minute or two. In a web
+    request, every method takes a slot of the dependency `storage` (`service.dependencies`). The exception is `stage`,
+    which only uses this machine's disk.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

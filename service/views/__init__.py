@@ -1,7 +1,7 @@
 """The records that the API and the pages show, built from database rows.
 
-Each module has the records of some nouns, and `newest` loads their rows in pages. Amounts of a budget are compared with
-the log before they are shown. Nothing here writes, commits, or loads a job's secret.
+Each module has the records of some resources; `newest` loads their rows in pages. Amounts of a budget are compared
+with the log before they are shown. Nothing here writes, commits, or loads a job's secret.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ def newest(
     columns: Select[*tuple[Any, ...]] | None = None,
     moment: str = "created_at",
 ) -> tuple[Sequence[Any], str | None]:
-    """Return a page of the visible rows older than row `before`, newest first by `moment`, and its last row's id.
+    """Return a page of the visible rows, newest first by column `moment`, and the id of the page's last row.
 
-    The id is None on the last page. `columns` is a query for whole rows (or None), or for columns including `id`.
+    The page starts after the row with the id `before`. The returned id is None on the last page. `columns` is a query
+    for whole rows (or None), or for columns including `id`.
     """
     at = getattr(table, moment)
     query = (visible(session, table) if columns is None else visible(session, table, columns)).where(*conditions)

@@ -49,7 +49,7 @@ def dataset_record(row: Dataset) -> DatasetRecord:
 
 
 def evaluable_like(session: Session, like: DatasetRecord) -> list[DatasetRecord]:
-    """Return the public datasets on which a release can be evaluated, newest first."""
+    """Return the public datasets that can evaluate a release trained on dataset `like`, newest first."""
     query = visible(session, Dataset).where(
         Dataset.visibility == Visibility.PUBLIC,
         Dataset.state == DatasetState.READY,
@@ -152,7 +152,7 @@ def shares(session: Session, rows: Sequence[Share]) -> list[ShareRecord]:
 
 
 def evaluations(session: Session, release_id: str) -> list[tuple[EvaluationRecord, str, bool]]:
-    """Return a release's evaluations, newest first, with their datasets' names and True if to be cancelled."""
+    """Return a release's evaluations, newest first, each with its dataset's name, and True if it is to be cancelled."""
     query = visible(session, Evaluation).options(with_job(Evaluation), joinedload(Evaluation.dataset))
     query = query.where(Evaluation.release_id == release_id).order_by(Evaluation.created_at.desc())
     rows = session.scalars(query.limit(EVALUATIONS_SHOWN))

@@ -90,7 +90,7 @@ def request_raise(
 
 @router.post("/{account_id}/freeze", summary="Freeze an account")
 def freeze(service: Running, admin: Admin, account_id: AccountId, body: wire.ReasonRequest) -> wire.AccountRecord:
-    """Freeze an account: accept no new jobs, and start no queued jobs. Jobs with opened data continue. Idempotent."""
+    """Freeze an account: accept no new jobs, and start no queued jobs. Jobs that opened data continue. Idempotent."""
     change = {"account_id": account_id, **body.model_dump(), "by": admin.id, "now": service.clock()}
     return _change(service, ledger.limits.set_frozen, **change, frozen=True)
 
@@ -120,11 +120,12 @@ def reopen(service: Running, account_id: AccountId) -> wire.AccountRecord:
 @router.post("/{account_id}/withdrawals", dependencies=[DATA], summary="Withdraw subjects from an account")
 @body_limit(LARGE_BODY_BYTES_MAX)
 def withdraw_subjects(service: Running, account_id: AccountId, body: wire.WithdrawalRequest) -> wire.WithdrawalRecord:
-    """Destroy the images of subjects in all datasets of the account that recognise them, and exclude them forever.
+    """Destroy the images of subjects in all datasets of the account with `subjects_recognised`.
 
-    Spent budget stays spent, releases remain, and the ledger does not change. The response does not reveal whether a
-    subject was present. 409 if trainings that need one of the datasets are queued or running, unless `cancel_jobs` is
-    set. 422 if the account protects records, or no dataset recognises subjects. Idempotent.
+    Later uploads to the account are stored without these subjects. Spent budget stays spent, releases remain, and the
+    ledger does not change. The response does not reveal whether a subject was present. 409 if trainings that need one
+    of the datasets are queued or running, unless `cancel_jobs` is set. 422 if the account protects records, or no
+    dataset has `subjects_recognised`. Idempotent.
     """
     done = withdrawal.withdraw(
         service.settings,

@@ -94,7 +94,7 @@ def delete_dataset(
     dataset_id: DatasetId,
     cancel_jobs: Annotated[bool, Query(description="Cancel trainings that need the dataset, instead of 409.")] = False,
 ) -> DatasetRecord:
-    """Delete a dataset: first destroy the keys of its images and checkpoints, so that no copy is readable, then files.
+    """Delete a dataset. Destroy the keys of its images and checkpoints, so that no copy is readable; then remove files.
 
     Spent budget stays spent; releases, entries and receipts remain. 409 if a training that needs the dataset is queued
     or running, unless `cancel_jobs` is set: then the state is `deleting` until the training process has stopped. A

@@ -80,7 +80,7 @@ def read_metrics(service: Running) -> Response:
 
 
 class StopFacts(ApiRecord):
-    """The reason why no data is opened for an account, or for all accounts."""
+    """The reason why trainings of one account, or of all accounts, cannot open private data."""
 
     account_id: str | None = Field(description="The account; null if trainings are stopped for all accounts.")
     code: str = Field(description="Code of the first finding.")
@@ -98,7 +98,7 @@ class VerificationFacts(ApiRecord):
 
 
 class CheckpointFacts(ApiRecord):
-    """The newest signed statement of the heads of all logs."""
+    """The newest checkpoint: a signed statement of the last entry in the log of each account."""
 
     sequence: int = Field(description="Number of the checkpoint, from 1 without gaps.")
     created_at: Minute = Field(description="When it was created.")

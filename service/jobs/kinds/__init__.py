@@ -1,4 +1,4 @@
-"""The kinds of jobs, one per file: the order, its validation and the end of the job.
+"""The kinds of jobs, one per file. A file validates and accepts requests for a job, and records the job's result.
 
 Start with `train`, the only kind that costs budget. Kinds never commit, and use the ledger only through its functions.
 """

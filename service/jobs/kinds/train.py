@@ -85,7 +85,9 @@ def hold_price(
     options: Mapping[str, Any],
     **named: str | None,
 ) -> Job:
-    """Queue a planned training and hold its price. The HOLD entry records the price's facts and the order's digests.
+    """Queue a planned training and hold its price.
+
+    The HOLD entry records the facts from which the price follows, and digests of the job and the rows that it uses.
 
     Args:
         named: ids of the sweep and the evaluation dataset, by column of the job.
@@ -150,7 +152,7 @@ def publish(
         release_id: `rel_...`, chosen when the artifact was written.
         artifact_sha256: hash of the artifact, which is already published in the storage.
         artifact_dir: relative to the data directory.
-        incomplete: JSON, if a training ended early: the completed part of the plan, and the reason.
+        incomplete: if the training ended early, JSON with the completed part of the plan and the reason.
     """
     if not is_id(release_id, "rel"):
         raise InvalidInput("A release id is rel_ and 20 base32 characters.")

@@ -5,7 +5,7 @@
     parts/ORIGIN/ID/FILE.PART   a part of a file that is too large for its entry
     claims/KEY/ID               a process that is about to write an entry
 
-An entry is one object and written last, so it appears atomically, together with its parts. ORIGIN is the key under
+An entry is one object. It is written last, so it and its parts appear at the same moment. ORIGIN is the key under
 which the content was first published. ID is unique and increases with time.
 """
 

@@ -1,6 +1,6 @@
 """Storage in a bucket: under each key an entry, which names the parts of the content and is written after them.
 
-An unfinished entry beside the key is written first. If the process dies, this entry names the parts that were sent.
+Before the parts, an unfinished entry is written beside the key. If the process dies, this entry names the sent parts.
 Several machines can use one bucket, and share nothing else. Each machine has its own staging folders, and copies of
 content that it has read.
 """

@@ -95,7 +95,7 @@ def test_a_training_on_a_subject_account_protects_subjects_from_upload_to_card(s
 def test_subjects_withdraw_and_the_answer_says_nothing_of_them(served):
     account = served.account(unit="subject")
     path, known = f"accounts/{account['id']}/withdrawals", {"subjects_recognised": True}
-    assert "their ids were not kept" in served.send(path, {"subjects": ["x"]}, status=422)["detail"]
+    assert "subject ids were not kept" in served.send(path, {"subjects": ["x"]}, status=422)["detail"]
     dataset = declared(served, account["id"], **known)
     body, writers = upload()
     assert served.upload(dataset["id"], body).status_code == 200
