@@ -130,7 +130,8 @@ def exactly(kind: type[Value], value: Any) -> Value:
 def stop_arming(session: Session, findings: Iterable[Finding], *, now: datetime) -> int:
     """Stop the accounts that the findings concern; return the number of new stops.
 
-    A stop keeps its first finding. Only a finding that locks the installation (LOCKING) may replace it.
+    A stop keeps its first finding. A finding that locks the installation (LOCKING) replaces it, unless the first also
+    locks it or is an installation mismatch.
     """
     new = 0
     for finding in findings:
