@@ -151,7 +151,7 @@ def withdraw(
     cancel_jobs: CancelJobs = False,
     yes: Yes = False,
 ) -> None:
-    """Destroy the images of subjects forever, in all datasets of the account that recognise subjects.
+    """Destroy the images of subjects forever, in each dataset of the account whose `subjects_recognised` is true.
 
     Spent budget stays spent. Ids stay on this machine. The answer does not reveal whether a subject was found, so check
     the spelling of each id.
