@@ -110,7 +110,7 @@ def measure_similarity(
 
 
 def frechet_distance(left: Tensor, right: Tensor) -> float:
-    """Return the Frechet distance of the Gaussians of two sets of features (n, d), squared as usual."""
+    """Return the squared Frechet distance between the Gaussians fitted to two sets of features (n, d)."""
     values, vectors = torch.linalg.eigh(left.T.cov())
     root = vectors * values.clamp(min=0).sqrt() @ vectors.T
     cross = torch.linalg.eigvalsh(root @ right.T.cov() @ root).clamp(min=0).sqrt().sum()

@@ -40,9 +40,9 @@ def train(run: Run) -> DcganGenerator:
     """Train and return the released generator.
 
     Privacy:
-        Add or remove one unit. Each discriminator step privatises one sum over a Poisson sample, paid for before the
-        sample is drawn. Generated images join that sum as a public summand. The generator, its average and the number
-        of discriminator steps are functions of the released discriminators and of public randomness alone.
+        Adjacency: add or remove one unit. Each discriminator step privatises one sum over a Poisson sample, paid for
+        before the sample is drawn. Generated images join that sum as a public summand. The generator, its average and
+        the number of discriminator steps are functions of the released discriminators and of public randomness alone.
     """
     config, facts, data = run.plan.config_of(DpGanConfig), run.facts, run.data
     anchors = 2 * anchor_images(config, facts, data) - 1
