@@ -182,7 +182,7 @@ def read_images(path: Path, format: str, count: int) -> Images:
                     pixels.append(np.asarray(image))
             images = Images(np.stack(pixels), labels, classes)
         if len(images.pixels) != count or images.labels.shape != (count,):
-            raise DownloadCorrupt(f"The sample contains {len(images.pixels):,} images instead of {count:,}.")
+            raise DownloadCorrupt(f"The sample has {len(images.pixels):,} images, not {count:,}. Download it again.")
     return images
 
 

@@ -84,8 +84,8 @@ def measure_similarity(
 ) -> SimilarityFacts | None:
     """Compare equally many synthetic and real (public) images, (n, c, h, w) uint8, at most IMAGES_MAX of each.
 
-    A public seed selects them. `look` receives the number of finished blocks and the total; its exceptions propagate.
-    Return None if either set has fewer than IMAGES_MIN images.
+    A public seed selects the images. `look` receives the number of finished blocks and the total; its exceptions
+    propagate. Return None if either set has fewer than IMAGES_MIN images.
     """
     count = min(len(synthetic), len(real), IMAGES_MAX)
     if count < IMAGES_MIN:

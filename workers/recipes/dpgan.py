@@ -108,8 +108,8 @@ class Discriminator(nn.Module):
 
     It is the counterpart of `models.portable.dcgan`. It uses GroupNorm, because no layer may mix private records. Input
     is one tensor (n, c + 1, h, w): an image in [-1, 1] and a plane with its label (`with_planes`). The logit is a
-    projection (Miyato & Koyama 2018, arXiv:1802.05637): a linear function of the image's features, plus their product
-    with the label's row of a table.
+    projection (Miyato & Koyama 2018, arXiv:1802.05637): a linear function of the image's features, plus the dot product
+    of the features and the label's embedding.
     """
 
     def __init__(self, config: DcganConfig, seed: int = 0) -> None:
