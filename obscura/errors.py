@@ -1,6 +1,6 @@
-"""Errors of the SDK. `error_of` converts the service's problem documents; other errors stop a push.
+"""Errors of the SDK. `error_of` converts the service's problem documents to ApiError and its subclasses.
 
-Messages of errors that stop a push stay on the owner's machine, so they may name files.
+PackingError and its subclasses stop a push. Their messages stay on the owner's machine, so they may name files.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class Unreadable(Exception):
 
 
 def some(names: Sequence[str], count: int | None = None) -> str:
-    """List the first names and the number of others: "a, b and 3 more". `count` is the total if names are missing."""
+    """List the first names and the number of others: "a, b and 3 more". `count` is the total, if `names` has fewer."""
     shown = ", ".join(names[:NAMES_SHOWN_MAX])
     more = (len(names) if count is None else count) - min(len(names), NAMES_SHOWN_MAX)
     return f"{shown} and {more:,} more" if more > 0 else shown

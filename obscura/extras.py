@@ -1,4 +1,4 @@
-"""Optional packages, and the part of Obscura (`pip install PART`) that installs each."""
+"""Optional packages, and the part of Obscura that installs each, such as `obscura-images-server[worker]`."""
 
 from __future__ import annotations
 

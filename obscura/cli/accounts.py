@@ -79,7 +79,7 @@ def show_budget(
     client: Client,
     account: Annotated[str | None, typer.Argument(metavar="[ACCOUNT]", help="Name or id; default: all.")] = None,
 ) -> Shown:
-    """Show limit, spent, reserved and remaining budget. Jobs' epsilons do not add up; their costs in nano-units do."""
+    """Show limit, spent, reserved and remaining budget. Epsilons of jobs do not add up; costs in nano-units do."""
     if account is None:
         return client.accounts()
     found = client.find_account(account)

@@ -178,7 +178,7 @@ def create_key(
     expires: Expires = None,
     project: ProjectId = None,
 ) -> Shown:
-    """Create a key. A key with the scope admin is another key of your own. The token is shown only once."""
+    """Create a key. A key with the scope admin counts as you, not as a second admin. The token is shown only once."""
     end = None if expires is None else read_end(expires, datetime.now(UTC))
     return client.create_key(name=name, scopes=scope or (), role=role, expires_at=end, project_id=project)
 

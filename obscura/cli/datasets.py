@@ -151,10 +151,10 @@ def withdraw(
     cancel_jobs: CancelJobs = False,
     yes: Yes = False,
 ) -> None:
-    """Destroy the images of subjects forever, in all datasets of the account that recognise subjects.
+    """Destroy the images of subjects forever, in each dataset of the account that recognises subjects.
 
-    Spent budget stays spent. Ids stay on this machine. The answer does not reveal whether a subject was found, so check
-    the spelling of each id.
+    Datasets pushed with --subjects-key recognise subjects. Spent budget stays spent. Ids stay on this machine. The
+    answer does not reveal whether a subject was found, so check the spelling of each id.
     """
     heading, named = read_ids(ids_from) if ids_from is not None else ("", dict[SubjectId, str]())
     for private_id in ids or ():

@@ -163,7 +163,7 @@ class Onboarding:
 
 
 def drowned_here(private_counts: Mapping[str, int], shown_from: int | None) -> Iterator[str]:
-    """Yield warnings about classes with fewer images than the plan's minimum, if it has one. They are not sent."""
+    """Yield warnings about classes with fewer than `shown_from` images, for the owner alone. None: no warnings."""
     rare = sorted((count, name) for name, count in private_counts.items() if count < (shown_from or 0))
     if rare:
         named = ", ".join(f"{name} ({count:,})" for count, name in rare[:_RARE_SHOWN_MAX])

@@ -263,7 +263,7 @@ def _which(client: Client, release: Release, classes: str | None, proportions: s
     if proportions is None:
         return {"classes": classes.split(",") if classes else None}
     if classes is not None:
-        raise CliError("Give --classes or --proportions: proportions name the classes that are generated.", Exit.USAGE)
+        raise CliError("Give --classes or --proportions, not both: --proportions names the classes, too.", Exit.USAGE)
     if proportions == AS_STATED:
         return {"proportions": AS_STATED}
     try:

@@ -116,9 +116,10 @@ class Administration:
 
         Args:
             scopes: Some of `admin`, `data`, `train`, `read`, `releases`, `audit`, `metrics`. Or set `role` instead.
-            role: The person's role in the project.
+            role: Role in the project, such as `analyst`, which determines the scopes.
             expires_at: Timezone-aware; None uses the expiry of the requesting key.
-            project_id: Project of the key; None if there is only one project, or for an admin of the installation.
+            project_id: Project of the key. By default the requesting key's project, or the only project. A key with the
+                scope `admin`, created by an admin of the installation, has none by default.
         """
         body: dict[str, Any] = {"name": name, "scopes": list(scopes), "role": role, "project_id": project_id}
         body["expires_at"] = expires_at and expires_at.isoformat()

@@ -171,7 +171,7 @@ class Client(Administration):
         join_subjects: bool = False,
         cancel_jobs: bool = False,
     ) -> WithdrawalRecord:
-        """Destroy the images of subjects forever, in all datasets of an account that recognise subjects.
+        """Destroy the images of subjects forever, in each dataset of the account whose `subjects_recognised` is true.
 
         Spent budget stays spent. The answer does not reveal whether a subject was found.
 
@@ -374,7 +374,7 @@ class Client(Administration):
 
 
 class AsyncClient(AsyncAdministration):
-    """`Client` for asyncio; an async context manager. `connect` creates the synchronous client when the block starts.
+    """`Client` for asyncio; an async context manager. On entry, it calls `connect` to create the synchronous client.
 
     Callbacks such as `say` and `on_bytes` run in the worker thread; `on_event` and `on_change` run in the event loop.
     """

@@ -114,7 +114,7 @@ def download(
         actual = hashlib.file_digest(file, "sha256").hexdigest()
     if sha256 is not None and actual != sha256:
         part.unlink()
-        raise DownloadCorrupt(f"{target.name} has SHA-256 {actual}, but the service recorded {sha256}.")
+        raise DownloadCorrupt(f"{target.name} has SHA-256 {actual}, not {sha256} as announced. Download it again.")
     os.replace(part, target)
     return target
 
@@ -182,7 +182,7 @@ def read_images(path: Path, format: str, count: int) -> Images:
                     pixels.append(np.asarray(image))
             images = Images(np.stack(pixels), labels, classes)
         if len(images.pixels) != count or images.labels.shape != (count,):
-            raise DownloadCorrupt(f"The sample contains {len(images.pixels):,} images instead of {count:,}.")
+            raise DownloadCorrupt(f"The sample has {len(images.pixels):,} images, not {count:,}. Download it again.")
     return images
 
 
@@ -220,12 +220,12 @@ def _opened(path: Path, count: int) -> Iterator[zipfile.ZipFile]:
                     )
             yield archive
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, TypeError, ValueError, MemoryError) as error:
-        raise DownloadCorrupt(f"The sample is damaged ({type(error).__name__}).") from error
+        raise DownloadCorrupt(f"The sample is damaged ({type(error).__name__}). Download it again.") from error
     except (NotImplementedError, RuntimeError) as error:  # an unknown compression, or a password
         raise DownloadCorrupt("The archive is encrypted or uses an unknown compression. Download it again.") from error
     except OSError as error:  # Pillow's error for a broken image, and the system's for conflicting names
         if error.errno in (None, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EINVAL):
-            raise DownloadCorrupt(f"The sample is damaged ({type(error).__name__}).") from error
+            raise DownloadCorrupt(f"The sample is damaged ({type(error).__name__}). Download it again.") from error
         raise
 
 

@@ -120,7 +120,7 @@ class Job(_Cancellable, job_schemas.JobRecord):
     def wait(self, on_event: OnEvent | None = None, *, timeout_seconds: float | None = None) -> Job:
         """Wait for the end of the job; raise JobFailed unless it succeeds.
 
-        Raises WaitTimeout at the first event after `timeout` seconds.
+        Raises WaitTimeout at the first event after `timeout_seconds`, unless that event is the end.
         """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         for event in self.events():

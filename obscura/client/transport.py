@@ -342,7 +342,7 @@ def backoff_seconds(attempt: int) -> float:
 
 
 def is_worth_waiting(response: httpx.Response) -> bool:
-    """Return whether a retry can succeed within a minute. It cannot after too many wrong keys."""
+    """Return whether a retry can succeed within a minute. After too many wrong keys, the wait is longer."""
     return response.status_code in RETRY_STATUSES and retry_after_seconds(response, 0) <= RETRY_AFTER_SECONDS_MAX
 
 

@@ -41,7 +41,7 @@ def read_secret(path: str | Path | None) -> bytes | None:
     if len(secret) < SECRET_BYTES_MIN:
         raise PackingError(
             f"--subjects-key must name a file with a secret of at least {SECRET_BYTES_MIN} bytes. Create it once, for "
-            f"example with openssl rand -hex 32 > {path}, and keep it: with another, known subjects count as new."
+            f"example with openssl rand -hex 32 > {path}, and keep it: with a new secret, known subjects count as new."
         )
     return secret
 

@@ -159,7 +159,7 @@ class Depth:
 
 
 def depth_of(numbers: Numbers) -> Depth | None:
-    """Return the range of an image's numbers; None for at most eight bits with black at 0 and no stored window."""
+    """Return the range of an image's numbers; None if black is 0, white is at most 255, and no window is stored."""
     if not numbers.values.size:
         raise Unreadable("it has no pixels")
     _require_numbers(numbers.values)

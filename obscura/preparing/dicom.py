@@ -1,4 +1,4 @@
-"""Read the pixels of a DICOM frame as a viewer shows them, and no unrelated tag.
+"""Read the pixels of a DICOM frame as a viewer shows them. Unrelated tags are not read.
 
 This module applies rescale or modality LUT, then VOI LUT or window (PS3.3, C.11.1 and C.11.2), palettes, and the
 inversion of MONOCHROME1. Enhanced files keep rescale and window of each frame in functional groups (PS3.3, C.7.6.16).

@@ -128,11 +128,12 @@ def require_no_masks(tree: Tree, at: str, suffixes: frozenset[str] | None = None
 def base_of(
     tree: Tree, choices: Choices, *, subjects: bool, holds: Callable[[str], bool] | None = None, kinds: bool = False
 ) -> tuple[str, str]:
-    """Return the path of the class folders and its title, after descending into wrapper folders and the selected part.
+    """Return the path of the folder that contains the class folders, and a title for that path.
 
-    A wrapper folder is the only folder at its level, and contains the class folders. With `subjects`, folders inside
-    class folders are subjects. `holds` returns whether a folder contains images directly; None checks for image files.
-    With `kinds`, `split` may name a folder inside the class folders.
+    Descends into wrapper folders, and into the selected part. A wrapper folder is the only folder at its level, and
+    contains the class folders. With `subjects`, folders inside class folders are subjects. `holds` returns whether a
+    folder contains images directly; None checks for image files. With `kinds`, `split` may name a folder inside the
+    class folders.
     """
     base, note, split = "", "", choices.split
     classes = {normalize("NFC", name) for name in choices.classes or ()}

@@ -71,7 +71,10 @@ class Finder:
         return found, f"{why} Save the column as text, or correct the names."
 
     def find(self, cell: str) -> str | None:
-        """Return the only image that a cell names, or None. One of the two paths must end with the other."""
+        """Return the image that a cell names, or None; raise PackingError if it names several.
+
+        A cell names an image if the cell ends with the image's path, or that path ends with the cell.
+        """
         wanted = normalize("NFC", cell.replace("\\", "/").removeprefix("./"))
         if ".." in wanted.split("/"):
             raise PackingError(f"The table names a file outside the folder: {cell}. Write paths without '..'.")

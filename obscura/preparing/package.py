@@ -26,7 +26,8 @@ class Package:
     by the file format.
 
     Attributes:
-        private_records, private_subjects: Counts, used only to check the owner's limits. No subjects: None.
+        private_records, private_subjects: Counts, used only to check the owner's limits. `private_subjects` is None if
+            there are no subjects.
         summary: One line on the conversions, for the owner alone.
         private_counts: Number of images by class, for the owner alone.
         private_notes: Remarks on suspicious images or names, for the owner alone.

@@ -83,8 +83,8 @@ def ask_about_classes(counts: Mapping[str, int], *, folders: bool, combinations:
         raise _ask(f"These numbers are not consecutive, so they may be numbers of people: {some(names)}", names)
     if len(names) >= MANY_CLASSES and few and not is_scale(names):
         raise _ask(
-            f"There are {len(names)} classes, and most have {FEW_IMAGES} images or fewer, as if each were a "
-            f"person: {some(names)}",
+            f"There are {len(names)} classes, and most have {FEW_IMAGES} images or fewer. Perhaps each class "
+            f"is a person: {some(names)}",
             names,
         )
 

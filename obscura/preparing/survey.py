@@ -43,8 +43,8 @@ class Survey:
     Attributes:
         conversions: Number of images by conversion, in the order of the summary.
         labels, subjects: Number of images by class, and by subject.
-        owners: Name of one image for each subject id, which is written as in the source.
-        contents, content_labels: Digest, and number of the class, for each image.
+        owners: For each subject id, as written in the source, the name of one image.
+        contents, content_labels: For each image, its digest and the number of its class.
         broken: Unreadable images, with the reason.
         lost: Classes that have no image left, in order.
     """

@@ -47,7 +47,7 @@ class Table:
     """Rows of text, without the header.
 
     Attributes:
-        columns: Names from the header; "1", "2", ... for a table without a header, which is not `named`.
+        columns: Names from the header. Without a header, they are "1", "2", ..., and `named` is False.
         rows: One text per column, "" if missing.
         lines: Line number of each row; empty for formats without lines.
     """
@@ -96,10 +96,10 @@ def parse_table(name: str, data: bytes, encoding: str | None = None) -> Table:
 
 
 def read_ids(path: Path) -> tuple[str, dict[SubjectId, str]]:
-    """Read subject ids from the only column of a file, or the only one with a heading for ids; "-" is standard input.
+    """Read subject ids from a file ("-" is standard input) with one column, or with one column headed as ids.
 
     Returns:
-        The heading, or ""; and the line of each id, for messages.
+        The column's heading, or "" if it has none. And the place of each id for messages: "line 3 of ids.csv".
     """
     try:
         name, text, delimiter = _text(path.name, _content(path), None)

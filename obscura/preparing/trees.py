@@ -157,7 +157,7 @@ _ENCODINGS = ("cp437", "cp850", "cp852", "cp866", "cp936", "cp932")
 
 
 def open_archive(path: Path, encoding: str | None = None) -> Tree | None:
-    """Open a ZIP or tar; return None for other files. `encoding` applies to names in a ZIP that states none."""
+    """Open a ZIP or tar; return None for other files. `encoding` is for a ZIP that does not state its own."""
     with path.open("rb") as file:
         head = file.read(8)
     other = next((name for magic, name in _OTHERS.items() if head.startswith(magic)), None)

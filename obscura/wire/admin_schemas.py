@@ -164,7 +164,7 @@ class KeyRecord(DatedRecord, NamedRecord):
 
 
 class PersonRecord(NamedRecord):
-    """A role that a person's groups at the sign-in provider grant, one record per project."""
+    """A person's role in a project or the installation. The person's groups at the sign-in provider grant it."""
 
     email: str | None = Field(description="As reported by the provider; null if it reports none.")
     key_id: str = Field(description="The key that represents the role and creates the person's other keys.")

@@ -80,7 +80,7 @@ class StageFacts(ApiRecord):
 
 
 class BudgetFacts(ApiRecord):
-    """The account before this job, and its remaining budget afterwards."""
+    """The account's budget before this job, and the budget left after it."""
 
     account_id: AccountId
     limit_epsilon: float = Field(description="The lifetime limit, at the account's delta.")
@@ -251,7 +251,7 @@ class TrialFacts(OutcomeFacts):
 
     @property
     def compared_by(self) -> float | None:
-        """Return the balanced accuracy of the CNN, or its plain accuracy if the balanced one is missing."""
+        """Return the balanced accuracy of the CNN, or its accuracy if the balanced accuracy is missing."""
         return (self.balanced_accuracy or self.accuracy or {}).get("cnn")
 
 

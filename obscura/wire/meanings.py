@@ -313,9 +313,10 @@ def masks_among(names: Iterable[str]) -> list[str]:
 
 
 def _picture_of(words: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the words of an image's name, given the words of its mask's name; None if these do not name a mask.
+    """Return the words in the name of the image that a mask belongs to; `words` are those in the mask's name.
 
-    Returns () for a mask of any image, and ("",) for a mask of images that have a general name such as `image`.
+    Returns None if `words` do not name a mask, and () if the mask may belong to any image. Returns ("",) if it belongs
+    to images with a general name such as `image`.
     """
     numbered = len(words) > 1 and (words[-1].isdecimal() or words[-1] in ("tr", "ts", "val"))
     for place in (-1, 0, *([-2] if numbered else [])):
@@ -357,7 +358,10 @@ def persons_in_file_names(names: Sequence[str], *, classes: int = 1) -> tuple[st
 
 
 def _person_of(path: str) -> tuple[bool, str, str]:
-    """Return (True for a strong sign, apparent person or "", part that differs between the files of that person)."""
+    """Return (strong, person, mark): the person in a path, and what differs between that person's files.
+
+    `person` is "" if the path shows none. `strong` is True for a person's id, a slice or a side; False for a counter.
+    """
     *folders, name = path.split("/")
     owner = _OWNER.match(name)
     if owner:

@@ -326,7 +326,7 @@ class DatasetRecord(DatedRecord, NamedRecord):
 
 
 class HealthRecord(ApiRecord):
-    """State of a service that runs (live) or can serve requests (ready). Otherwise the answer is a problem document."""
+    """State of a service that runs (live) or can serve requests (ready). If not, the answer is a problem document."""
 
     status: Literal["ok"] = Field(description="`ok`.")
     version: str = Field(description="Version of the service.")

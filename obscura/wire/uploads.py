@@ -145,7 +145,7 @@ def is_junk_path(path: str) -> bool:
 
 
 def is_wrapper(folder: str, inside: Mapping[str, bool], classes: Collection[str], *, subjects: bool) -> bool:
-    """Return whether a folder that is alone at its level only contains the class folders, and is not a class itself.
+    """Return whether a folder, alone at its level, is a wrapper: it contains the class folders and is no class itself.
 
     Args:
         folder: Its name. It must not contain images directly.

@@ -253,7 +253,7 @@ def measure(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], classe
 
 
 def _distances(left: Floats, right: Floats) -> Floats:
-    """Return root-mean-square differences between the rows of (a, d) and (b, d): (a, b)."""
+    """Return the root-mean-square difference (a, b) between each row of `left` (a, d) and of `right` (b, d)."""
     squares = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1)[None, :] - 2.0 * left @ right.T
     distances: Floats = np.sqrt(np.maximum(squares, 0.0) / left.shape[1])
     return distances

@@ -84,8 +84,8 @@ def measure_similarity(
 ) -> SimilarityFacts | None:
     """Compare equally many synthetic and real (public) images, (n, c, h, w) uint8, at most IMAGES_MAX of each.
 
-    A public seed selects them. `look` receives the number of finished blocks and the total; its exceptions propagate.
-    Return None if either set has fewer than IMAGES_MIN images.
+    A public seed selects the images. `look` receives the number of finished blocks and the total; its exceptions
+    propagate. Return None if either set has fewer than IMAGES_MIN images.
     """
     count = min(len(synthetic), len(real), IMAGES_MAX)
     if count < IMAGES_MIN:
@@ -110,7 +110,7 @@ def measure_similarity(
 
 
 def frechet_distance(left: Tensor, right: Tensor) -> float:
-    """Return the Frechet distance of the Gaussians of two sets of features (n, d), squared as usual."""
+    """Return the squared Frechet distance between the Gaussians fitted to two sets of features (n, d)."""
     values, vectors = torch.linalg.eigh(left.T.cov())
     root = vectors * values.clamp(min=0).sqrt() @ vectors.T
     cross = torch.linalg.eigvalsh(root @ right.T.cov() @ root).clamp(min=0).sqrt().sum()

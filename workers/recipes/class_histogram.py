@@ -66,7 +66,7 @@ def train(run: Run) -> ClassHistogram:
     """Count the units of each class and privatise the counts.
 
     Privacy:
-        Add or remove one unit. One release of L2 sensitivity 1 (proof at
+        Adjacency: add or remove one unit. One release of L2 sensitivity 1 (proof at
         `privacy.plans.class_histogram.histogram_event`), paid for before its noise is drawn.
     """
     facts = run.facts

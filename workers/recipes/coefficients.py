@@ -147,7 +147,7 @@ def numbers_of(config: MomentsConfig, facts: PublicFacts) -> Numbers:
 def image_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
     """Return the public basis as orthonormal rows (coefficients, pixels), pixels ordered (channel, row, column).
 
-    Luma and chroma are an orthonormal transform of the channels, so an image has the same norm in both.
+    The transform of the channels to luma and chroma is orthonormal, so it preserves an image's norm.
     """
     seen = coefficients_of(config, facts)
     rows, columns = (
@@ -270,8 +270,8 @@ def integer_waves(length: int, frequencies: int, bits: int) -> Array:
 class SeparableWaves:
     """The public basis of cosine waves, in factored form.
 
-    In the basis, declared symmetries only change signs of numbers and swap pairs. `Waves.paired` converts the numbers
-    of the waves to those of the basis. It also converts back, because its matrix is symmetric and its own inverse.
+    In this basis, declared symmetries only change signs of coefficients and swap pairs. `Waves.paired` converts
+    coefficients of cosine waves to this basis, and back, because its matrix is symmetric and its own inverse.
 
     Attributes:
         down: (frequencies, height) integers, waves over rows.

@@ -45,10 +45,10 @@ def train(run: Run) -> ConditionalDcganGenerator:
     Raise MemoryError, before anything is charged, if the teachers do not fit into memory.
 
     Privacy:
-        Add or remove one unit: a record, or all records of a subject. The only releases are the aggregated images of
-        the stage `votes`, each charged before its noise is drawn. The generator is computed from them and public
-        parameters alone; its BatchNorm statistics are measured on public latents. All records of a subject are in one
-        teacher's shard, so every sensitivity is that of a record.
+        Adjacency: add or remove one unit (a record, or all records of a subject). The only releases are the aggregated
+        images of the stage `votes`, each charged before its noise is drawn. The generator is computed from them and
+        public parameters alone; its BatchNorm statistics are measured on public latents. All records of a subject are
+        in one teacher's shard, so every sensitivity is that of a record.
     """
     config = run.plan.config_of(DataLensConfig)
     _require_memory(run, config)

@@ -39,8 +39,8 @@ def train(run: Run) -> PrivateClassifier:
     since the training began.
 
     Privacy:
-        Add or remove one unit. Each step privatises one sum over a Poisson sample, paid for before the sample is drawn;
-        the proof is in the estimator's file. Features of an image are a public function of it.
+        Adjacency: add or remove one unit. Each step privatises one sum over a Poisson sample, paid for before the
+        sample is drawn; the proof is in the estimator's file. Features of an image are a public function of it.
     """
     config, facts, data = run.plan.config_of(DpClassifierConfig), run.facts, run.data
     shape = ClassifierConfig(config.architecture, facts.classes, facts.channels, facts.height, facts.width)

@@ -53,11 +53,11 @@ _STEPS = 2.0**18  # the integer for full brightness: the finest grid for which a
 def train(run: Run) -> EdmDenoiser:
     """Train and return the released denoiser.
 
-    Raise BudgetExceeded if crashes lost paid moments or central images more often than the hold can pay for again.
+    Raise BudgetExceeded if the hold cannot pay for a start, because crashes lost releases that it had paid for.
 
     Privacy:
-        Add or remove one unit. Each central image and each step privatises one sum over a Poisson sample, paid for
-        before the sample is drawn. The proof of a step is in its estimator's file, that of the moments in
+        Adjacency: add or remove one unit. Each central image and each step privatises one sum over a Poisson sample,
+        paid for before the sample is drawn. The proof of a step is in its estimator's file, that of the moments in
         `workers.recipes.warm_start`. Noise levels are drawn independently of the records. Everything else is computed
         from releases and public randomness.
     """
@@ -249,8 +249,8 @@ def noisy_central_images(
     nothing about that number is released.
 
     Privacy:
-        Add or remove one unit. A Poisson sample's clipped half-size images are added up by class: one unit moves the
-        sum by at most C. Several rows of a unit are averaged. Charge `config.event` once before the call.
+        Adjacency: add or remove one unit. A Poisson sample's clipped half-size images are added up by class: one unit
+        moves the sum by at most C. Several rows of a unit are averaged. Charge `config.event` once before the call.
     """
     drawn = partition.poisson_sample(units.count, config.event.sampling_probability, coins)
     sums = torch.zeros(config.classes, config.channels, *config.size, dtype=torch.int64)
@@ -266,7 +266,7 @@ def noisy_central_images(
 def private_sums(config: CentralConfig, data: TrainingData, records: npt.NDArray[np.int64], rows_each: int) -> Tensor:
     """Return the sums (classes, c, h, w) int64 of clipped half-size images of some units' records. PRIVATE.
 
-    The sums count steps of 2^-18 of full brightness. Each of a unit's rows counts as 1 / `rows_each` of the unit, and
+    The unit of the sums is 2^-18 of full brightness. Each of a unit's rows counts as 1 / `rows_each` of the unit, and
     is clipped accordingly.
     """
     with arithmetic.exact_arithmetic():

@@ -40,9 +40,9 @@ def train(run: Run) -> DcganGenerator:
     """Train and return the released generator.
 
     Privacy:
-        Add or remove one unit. Each discriminator step privatises one sum over a Poisson sample, paid for before the
-        sample is drawn. Generated images join that sum as a public summand. The generator, its average and the number
-        of discriminator steps are functions of the released discriminators and of public randomness alone.
+        Adjacency: add or remove one unit. Each discriminator step privatises one sum over a Poisson sample, paid for
+        before the sample is drawn. Generated images join that sum as a public summand. The generator, its average and
+        the number of discriminator steps are functions of the released discriminators and of public randomness alone.
     """
     config, facts, data = run.plan.config_of(DpGanConfig), run.facts, run.data
     anchors = 2 * anchor_images(config, facts, data) - 1
@@ -108,8 +108,8 @@ class Discriminator(nn.Module):
 
     It is the counterpart of `models.portable.dcgan`. It uses GroupNorm, because no layer may mix private records. Input
     is one tensor (n, c + 1, h, w): an image in [-1, 1] and a plane with its label (`with_planes`). The logit is a
-    projection (Miyato & Koyama 2018, arXiv:1802.05637): a linear function of the image's features, plus their product
-    with the label's row of a table.
+    projection (Miyato & Koyama 2018, arXiv:1802.05637): a linear function of the image's features, plus the dot product
+    of the features and the label's embedding.
     """
 
     def __init__(self, config: DcganConfig, seed: int = 0) -> None:

@@ -29,10 +29,10 @@ def train(run: Run) -> Generator | GuidedGenerator:
     cannot be paid for.
 
     Privacy:
-        Add or remove one unit: a record, or all records of a subject. The moments are the plan's stages of the warm
-        start, each charged before its noise is drawn. One record represents a subject, so every sensitivity is that of
-        a record (`privacy.plans.warm_start`). The guide's steps are those of `workers.recipes.dp_classifier`. The
-        generator is computed from these releases and public parameters alone.
+        Adjacency: add or remove one unit (a record, or all records of a subject). The moments are the plan's stages of
+        the warm start, each charged before its noise is drawn. One record represents a subject, so every sensitivity is
+        that of a record (`privacy.plans.warm_start`). The guide's steps are those of `workers.recipes.dp_classifier`.
+        The generator is computed from these releases and public parameters alone.
     """
     config, facts = run.plan.config_of(MomentsConfig), run.facts
     moments = empty_generator(config, facts)

@@ -5,7 +5,7 @@ add their gradients to the estimator; privatise; pass the result to an ordinary 
 is post-processing, `after_step` included.
 
 Privacy:
-    A unit adds an integer vector of norm at most the sensitivity, measured where it is added
+    A unit adds an integer vector. Its norm is measured before it is added, and is at most the sensitivity
     (`privacy.gradients.integers`). The vector depends on that unit, the network, and coins. Passes have one public
     shape, whose empty places add nothing (`privacy.gradients.arithmetic`). The coins of a pass (which records of a
     subject, which noise levels) belong to its places. Because coins are independent, the distribution is the same as if
@@ -102,7 +102,7 @@ class PrivateSteps:
         declared = self.estimator.expected_batch / self.event.sampling_probability
         most = integers.UNITS_MAX
         if declared > most:
-            raise InvalidParameter("units", declared, f"sums of gradients are exact for at most {most} units")
+            raise InvalidParameter("units", declared, f"sums are exact for at most {most} units; declare fewer")
         parameters = trainable(self.task.model).values()
         rate, momentum, decay = self.config.learning_rate, self.config.momentum, self.config.weight_decay
         self.optimiser = (

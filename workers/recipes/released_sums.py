@@ -158,7 +158,7 @@ def off_diagonal_stddev(stddev: float) -> float:
 def quantised(rows: Array, clip: float, parts: Sequence[npt.NDArray[np.int64]] = ()) -> npt.NDArray[np.int64]:
     """Round rows to integers of norm at most QUANTISATION, which represents `clip`.
 
-    With several parts, the fourth root of the sum of the parts' norms to the fourth power is at most QUANTISATION.
+    With several parts, (sum over the parts of norm^4)^(1/4) is at most QUANTISATION.
     """
     # Far outliers are clamped first: integers beyond the clip bound are scaled down in any case.
     scaled = np.nan_to_num(np.clip(rows * (QUANTISATION / clip), -(2.0**19), 2.0**19))
@@ -221,7 +221,7 @@ def noisy_clusters(
         counts: (classes,), released.
 
     Returns:
-        The last round's clusters; None if not even the first round could be paid, or paid again after a crash.
+        The clusters of the last round that was made; None if the budget could not pay for the first round.
 
     Privacy:
         A record adds its row and its count to one cluster of its class in every round: `noisy_means` has the proof. The
@@ -266,7 +266,7 @@ def _with_twins(shares: Array, centres: Array, action: Action) -> Clusters:
 
 
 def in_latents(clusters: Clusters, shape: Array, roots: list[Array]) -> Clusters:
-    """Convert centres to latents root_y^-1 (centre * shape). The product is zero beyond the leading components."""
+    """Convert the centres of each class y to latents root_y^-1 (centre * shape, padded with zeros)."""
     classes, each, leading = clusters.centres.shape
     wide = np.zeros((classes, each, len(roots[0])))
     wide[:, :, :leading] = clusters.centres * shape

@@ -54,10 +54,12 @@ _ROUNDS = 20
 
 
 def train(run: Run) -> SelectedPictures:
-    """Count the records' votes and return the selection. Raise AnchorsMissing before paying if a class lacks images.
+    """Count the records' votes and return the selection.
+
+    Raise AnchorsMissing, before anything is paid, if there are no public images from which a class can select.
 
     Privacy:
-        Add or remove one unit. Each iteration is one release with L2 sensitivity 1 (proof at
+        Adjacency: add or remove one unit. Each iteration is one release with L2 sensitivity 1 (proof at
         `privacy.plans.select_public.votes_event`), paid for before its noise is drawn. Everything else is a function of
         public images and of releases.
     """
@@ -190,8 +192,8 @@ class Space:
     """A public space in which Euclidean distances compare images. Its axes are the principal axes of public images.
 
     An image is described by groups of numbers, which have equal weight. Without an extractor, the groups are colour and
-    texture at 32 x 32 pixels. Coordinates are integers, so distances are exact. `public` has the groups of n >= 2
-    public images, (n, any) each.
+    texture at 32 x 32 pixels. Coordinates are integers, so distances are exact. `public` has one tensor
+    (n, any) per group, for n >= 2 public images.
     """
 
     def __init__(self, public: Sequence[Tensor], describe: Describe) -> None:

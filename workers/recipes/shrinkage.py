@@ -28,7 +28,7 @@ Fit = Callable[[Array, Places, float], Array]  # a block, the places of its numb
 
 
 def shrink_counts(counts: Array, noise_stddev: float) -> Array:
-    """Shrink counts (classes,) to their mean, and keep them above zero, according to their noise."""
+    """Raise low counts (classes,) above zero, then shrink all to their mean, according to their noise."""
     middle = max(1.0, float(counts.mean()))
     lifted = np.maximum(counts, max(1.0, min(_COUNT_LEAST * middle, noise_stddev)))
     middle = float(lifted.mean())
@@ -120,9 +120,9 @@ def at_least(covariance: Array, pooled: Array) -> Array:
 def for_new_records(covariance: Array, count: float) -> Array:
     """Widen a covariance (d, d), estimated from `count` records, so that it fits new records.
 
-    An estimate S from n Gaussian records is too narrow in directions where chance made it narrow. So, in units of S, a
-    new record's mean squared distance is d n / (n - d - 1) instead of d. To first order in d / n that is d (1 + d / n).
-    The factor here is 1 + d / n, at most 2.
+    By chance, an estimate S from n Gaussian records is too narrow in some directions. So, in units of S, a new record's
+    mean squared distance is d n / (n - d - 1) instead of d. To first order in d / n that is d (1 + d / n). The
+    factor here is 1 + d / n, at most 2.
     """
     return covariance * (1.0 + min(1.0, len(covariance) / max(count, 1.0)))
 

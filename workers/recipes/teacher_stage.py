@@ -29,7 +29,7 @@ Teachers = LinearTeachers | KernelTeachers | ConvolutionalTeachers  # of one ran
 
 @dataclass(frozen=True)
 class TeacherStageConfig:
-    """Public parameters of the stage, in the paper's letters where it has one; the plan has validated them.
+    """Public parameters of the stage, validated by the plan. Single letters are the paper's symbols.
 
     Attributes:
         aggregation: N, k, c, sigma, beta and the ablation switches.
@@ -40,7 +40,7 @@ class TeacherStageConfig:
         first_steps: updates of each teacher in the first iteration.
         shard_batch: records of each teacher per update.
         shown: number of synthetic images that all teachers see in an update; 0: as many as they vote on.
-        gamma: change of a pixel by a full vote.
+        gamma: factor of the votes g_bar in the targets x + gamma g_bar.
         charge_iterations: iterations paid together, before any of their noise is drawn.
     """
 
@@ -150,10 +150,10 @@ def run_teacher_stage(
     before the first of them draws noise; `checkpoint` is called after each such group.
 
     Privacy:
-        Add or remove one unit: it is in one of the `private_shards`, which are disjoint by keyed hash, so one teacher's
-        votes change. Each image's vote sum has L2 sensitivity 2 sqrt(k) (Lemma 1, `TopAggConfig.sensitivity`) and gets
-        discrete Gaussian noise: one event per image, m T in all. Teachers keep learning between releases,
-        which adaptive composition covers. The student sees only releases.
+        Adjacency: add or remove one unit. It is in one of the `private_shards`, which are disjoint by keyed hash, so
+        one teacher's votes change. Each image's vote sum has L2 sensitivity 2 sqrt(k) (Lemma 1,
+        `TopAggConfig.sensitivity`) and gets discrete Gaussian noise: one event per image, m T in all. Teachers keep
+        learning between releases, which adaptive composition covers. The student sees only releases.
     """
     agg, ensemble = cfg.aggregation, state.ensemble
     if private_shards.teachers != agg.teachers:

@@ -86,8 +86,9 @@ def warm_start(
     """Make the missing releases, and fit one Gaussian per class to all releases.
 
     `stddevs` has the discrete Gaussian's parameter by stage, for integers of norm QUANTISATION. Stages without an entry
-    are not released. Raise BudgetExceeded if means or pooled covariance cannot be paid (again, after a crash between
-    payment and saving). If only the classes' own covariances cannot be paid, the pooled covariance replaces them.
+    are not released. Raise BudgetExceeded if the budget cannot pay for means or pooled covariance, for example after
+    a crash between payment and saving. If it cannot pay for the classes' own covariances, the pooled covariance
+    replaces them.
     """
     seen, classes, size = numbers_of(config, facts), len(facts.classes), math.sqrt(facts.size)
     shape = noise_shape(seen.power, config.noise_shape)  # (f,)

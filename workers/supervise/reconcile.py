@@ -74,7 +74,7 @@ def reconcile(settings: Settings, factory: SessionFactory, *, send: queue.Send, 
 def _end_hopeless(settings: Settings, factory: SessionFactory, *, now: datetime) -> None:
     """End lost jobs that have no attempts left, were cancelled, or must end early. Their armed budget is spent.
 
-    Trainings that have paid for releases are requeued to publish them.
+    A training that has paid for releases is requeued instead, so that its next attempt publishes them.
     """
     lost = and_(Job.state == JobState.RUNNING, Job.lease_until <= now)
     over = or_(Job.cancel_requested, Job.ended_early.is_not(None), Job.attempts_lost + 1 >= settings.attempts_max)

@@ -51,7 +51,8 @@ def public_parts(context: Context, plan: Plan, anchors: Dataset | None) -> dict[
     """Read the public inputs of a plan, and return them as fields of `TrainingData`.
 
     They are the extractor and the content of `anchors`. Call this before the hold is armed. Raise MissingPrerequisite
-    if the extractor is missing or unusable, and NotFound or LedgerCorruption if the content of `anchors` is.
+    if the extractor is missing or unusable. Raise NotFound or LedgerCorruption if the content of `anchors` is missing
+    or unusable.
     """
     name = plan.config.needed_extractor
     try:
@@ -74,7 +75,7 @@ def open_run(
     budget: Budget,
     progress: Progress,
 ) -> Run:
-    """Open the private data of an armed hold; return the recipe's input.
+    """Open the private data of a training whose hold is armed; return the recipe's inputs.
 
     `public` is the result of `public_parts`. If another process pays, pass a `budget` that refuses every charge.
     """

@@ -182,8 +182,8 @@ def drawn_images(
     """Generate the requested images in memory.
 
     Returns:
-        The images as classifiers see them, and images at full size, (m, c, h, w) uint8. If classifiers see reduced
-        images, the latter are the first IMAGES_MAX; otherwise all.
+        The images as classifiers see them, and the same images at full size, (m, c, h, w) uint8. If classifiers see
+        reduced images, only the first IMAGES_MAX are returned at full size.
     """
     images, whole, drawn = torch.empty(0), torch.empty(0), 0
     for pixels, _ in draw(generator, request, progress):

@@ -1,7 +1,7 @@
 """Pack generated images into one file of a sample's format, with a README and the privacy card.
 
 The same generator and request give the same bytes, with the same versions of torch, Pillow and pyarrow on one kind of
-CPU. Entries of an archive are in order, with a fixed date, and all SHA-256 sums at the end. Memory does not grow with
+CPU. Entries of an archive have a fixed order and date; the last entry lists all SHA-256 sums. Memory does not grow with
 the count or with the size of an entry. A Croissant description (1.0,
 https://docs.mlcommons.org/croissant/docs/croissant-spec.html) is added to zips of PNG files and of Parquet.
 """

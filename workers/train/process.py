@@ -124,8 +124,8 @@ def share_cores(processes: int) -> None:
 def sign_while_computing(give: Callable[[], None]) -> None:
     """Give a sign of life before every layer of any network in this process, and after every optimiser step.
 
-    Together with step reports, signs are seconds apart, except in single operations on whole matrices, which take
-    minutes at most.
+    Step reports give signs, too. So signs are seconds apart, or at most minutes apart during a single operation on a
+    whole matrix.
     """
     register_module_forward_pre_hook(lambda *_: give())
     register_optimizer_step_post_hook(lambda *_: give())

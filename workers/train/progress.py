@@ -55,7 +55,8 @@ class ReportedProgress:
         """Report that `step` of `steps` of `stage` are done; return whether the training must end early.
 
         Raises:
-            Cancelled: the job must stop at once, must stop again while it ends early, or the database is unavailable.
+            Cancelled: the job must stop at once; or it was told to stop again while it ended early; or the database is
+                unavailable, so that the kind of stop is unknown.
         """
         self._context.alive()
         stop, factory, budget = self._context.stop, self._context.factory, self._budget

@@ -147,7 +147,7 @@ def _show_generator(
 
 
 def _incomplete(training: Training, ran: Mapping[str, Event], reason: str) -> dict[str, Any] | None:
-    """Return why a training ended early, and the share of planned releases that it made; None if all. Public."""
+    """Return why a training ended early, and its share of the planned releases; None if it made all. Public."""
     stages = {
         stage.name: {"made": min(ran[stage.name].count if stage.name in ran else 0, stage.event.count)}
         | {"planned": stage.event.count}

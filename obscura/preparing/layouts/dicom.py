@@ -1,4 +1,4 @@
-"""Folders and zips with DICOM files, alone or among other images, with or without a suffix or a DICOMDIR.
+"""Folders and zips with DICOM files, alone or among other images. Suffixes and a DICOMDIR are optional.
 
 One tag of a file contains the subject, and another may contain the class. No other tag is read, except those that
 describe the pixels. Subjects are sent as numbers in random order.

@@ -1,4 +1,4 @@
-"""Previews: forecast a plan's result by running the plan on a public stand-in."""
+"""Previews: forecast a plan's result by running the plan on public images in place of the private ones (a stand-in)."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def shares_of(plan: Plan, facts: PublicFacts) -> tuple[float, ...] | None:
 def find_stand_in(
     facts: PublicFacts, look: Callable[[], None] = lambda: None, shares: Sequence[float] | None = None
 ) -> stand_ins.StandIn:
-    """Return a stand-in for the declared facts, in the stated shares. Call `look` regularly meanwhile.
+    """Return a stand-in for the declared facts, with the class fractions `shares`. Call `look` regularly meanwhile.
 
     The stand-in is written characters if each class is named by one letter or digit. For other grey images of up to ten
     classes it is Fashion-MNIST, if this machine has it; otherwise generated patterns.
