@@ -183,7 +183,7 @@ def imports(room: str) -> set[str]:
 def test_the_picture_has_rooms_that_exist_and_arrows_that_are_imports():
     drawn = fenced(section("Packages"), "mermaid")
     rooms = dict(re.findall(r"^\s*(\w+)\[\"?([\w/]+)", drawn, flags=re.MULTILINE))
-    arrows = re.findall(r"^\s*(\w+) --> (\w+)$", drawn, flags=re.MULTILINE)
+    arrows = re.findall(r"^\s*(\w+)-->(\w+)$", drawn, flags=re.MULTILINE)
     assert len(rooms) > 10
     assert len(arrows) > 10
     for room in rooms.values():
