@@ -28,7 +28,7 @@ class Dropout(nn.Dropout):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Set numbers to zero at the dropout rate, and scale up the others.
 
-        With a stream, the rate is rounded to a multiple of 1/65,536.
+        If a random stream is given, the rate is rounded to a multiple of 1/65,536.
         """
         if self.stream is None or not self.training:
             return super().forward(input)

@@ -102,7 +102,7 @@ class TopAggSgd(Estimator):
         super().__init__(shapes, **common)
         self.clip = positive_finite("clip", clip)
         if not 0 < keep <= 1:
-            raise InvalidParameter("keep", keep, "this share of the squared norm must be above 0 and at most 1")
+            raise InvalidParameter("keep", keep, "the kept share of the squared norm must be above 0 and at most 1")
         self.keep = float(keep)
         self.sensitivity = math.sqrt(self.keep) * self.clip
 

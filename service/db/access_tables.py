@@ -160,10 +160,11 @@ class ApiKey(Entity):
 
     `admin_id` is the admin of a key with the scope admin; None for every other key. `created_by` is the key that
     created it; None if it was created on the service's machine. Only admins' keys create keys, so every key belongs to
-    the admin in `admin_id`, or to the admin of its creator. `project_id` is the only project that it gives access to;
-    None for all projects. `person_id` is the person who created it, directly or by another key. The sign-in provider
-    must regularly confirm that person. A person's key without a creator represents a role (`service.identity.people`);
-    its token is known to no one. `last_used_at` is rounded to the hour, see `service.identity.auth`.
+    the admin in `admin_id`, or to the admin of the key in `created_by`. `project_id` is the only project that it gives
+    access to; None for all projects. `person_id` is the person who created it, directly or by another key. The sign-in
+    provider must regularly confirm that person. A key with a `person_id` but no `created_by` represents a role
+    (`service.identity.people`); its token is known to no one. `last_used_at` is rounded to the hour, see
+    `service.identity.auth`.
     """
 
     __tablename__ = "api_keys"

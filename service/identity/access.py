@@ -97,12 +97,12 @@ class Principal:
 
 
 def seen_by(caller: Principal | None, table: type[Base]) -> ColumnElement[bool] | None:
-    """Return the condition on a table's rows that a caller may see; None for all rows.
+    """Return the condition that selects the rows that a caller may see; None for all rows.
 
-    A project's key sees the project's rows and the releases shared with it, including the samples and evaluations made
-    by the releases' own projects. An admin of the installation sees accounts, requests, keys, webhooks and audit
-    events of all projects. While there is only one project, such an admin and readers without a key (None) also see
-    datasets, jobs and their results. Erased datasets are always hidden.
+    A project's key sees the project's rows and the releases that other projects share with it. It also sees the samples
+    and evaluations of these releases that their own projects made. An admin of the installation sees accounts,
+    requests, keys, webhooks and audit events of all projects. While there is only one project, such an admin and
+    readers without a key (None) also see datasets, jobs and their results. Erased datasets are always hidden.
     """
     project_id = None if caller is None else caller.project_id
     return _rule(table, project_id, alone=caller is None or (project_id is None and table in CONTENT))

@@ -37,9 +37,10 @@ def submit(
     samples_max: int = SAMPLES_MAX,
     **order: Any,
 ) -> Job:
-    """Accept a job of a kind, or write nothing. `order` has the keyword arguments for the kind's `accept`.
+    """Accept a job of the given kind. Write nothing if it cannot be accepted.
 
-    The same idempotency key and order return the same job. Without a key, each call creates a new job.
+    `order` has the keyword arguments for the kind's `accept`. The same idempotency key and order return the same job.
+    Without a key, each call creates a new job.
     """
     ask = Ask(new_id("job"), now, samples_max)
     body = {"kind": kind.name, **order}

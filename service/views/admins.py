@@ -101,6 +101,6 @@ def events(
         place = visible(session, AuditEvent, select(AuditEvent.sequence)).where(AuditEvent.id == event_id)
         sequence = session.scalar(place)
         if sequence is None:
-            raise NotFound("There is no such event, or it was removed. Start again without this id.", event_id=event_id)
+            raise NotFound("This event does not exist, or was removed. List events from the start.", event_id=event_id)
         query = query.where(AuditEvent.sequence < sequence if newest else AuditEvent.sequence > sequence)
     return [record_of(wire.AuditEventRecord, row) for row in session.scalars(query)]

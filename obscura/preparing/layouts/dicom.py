@@ -186,7 +186,7 @@ class _Reader:
         if wanted > 1 and self.subjects is False:
             raise PackingError(
                 f"{record.shown} has {frames:,} frames, which show one person, but the account protects single "
-                f"records. Leave --frames all out, or use an account whose unit is the subject: {OPEN_BY_SUBJECT}"
+                f"records. Remove the option --frames, or use an account whose unit is the subject: {OPEN_BY_SUBJECT}"
             )
         self.tally.notes[BURNT_IN] += wanted * (dicom.tag_text(dataset, "BurnedInAnnotation").upper() != "NO")
         self.tally.notes["of the images are the first frame of a file with several frames"] += wanted < frames
