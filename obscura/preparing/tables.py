@@ -148,8 +148,7 @@ def read_renames(path: Path, encoding: str | None = None) -> dict[str, str]:
     columns = {column.casefold(): column for column in table.columns}
     if not {"old", "new"} <= set(columns):
         raise PackingError(
-            f"The first line of {path.name} must name the two columns: old,new. It reads "
-            f"{', '.join(table.columns)!r}."
+            f"The first line of {path.name} must name the two columns: old,new. It reads {', '.join(table.columns)!r}."
         )
     renamed: dict[str, str] = {}
     pairs = zip(table.cells(columns["old"]), table.cells(columns["new"]), strict=True)
