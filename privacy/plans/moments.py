@@ -168,7 +168,7 @@ class MomentsConfig(ClassFractionsConfig):
             raise self.refusal("mean_fraction", "the mean, pooled, class and cluster fractions must add up to 1")
         if (self.clusters > 1) != (self.cluster_fraction > 0):
             raise self.refusal(
-                "clusters", "cluster_fraction must be above 0 with several clusters, else 0: give all four fractions"
+                "clusters", "cluster_fraction must be positive for several clusters, else zero: give all four fractions"
             )
         if self.clusters > 1 and self.class_covariance_fraction == 0:
             raise self.refusal(
