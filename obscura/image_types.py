@@ -177,8 +177,6 @@ TYPES = (
     ImageType("AVIF", (".avif",), readable=False),
     ImageType("images of other kinds", _OTHERS, readable=False),
 )
-IMAGE_SUFFIXES = frozenset(suffix for kind in TYPES for suffix in kind.suffixes)  # of types that cannot be read, too
-TAKEN_SUFFIXES = {kind.name: kind.suffixes[0] for kind in TYPES if kind.size is not None}  # of types the service takes
 
 
 def image_header(data: bytes) -> tuple[ImageType, int, int]:
@@ -218,6 +216,16 @@ def open_image(data: bytes, kind: ImageType | None = None) -> Image.Image:
 
     kinds = [known for known in TYPES if known.readable] if kind is None else [kind]
     return Image.open(io.BytesIO(data), formats=[known.name for known in kinds])
+
+
+def taken_suffixes() -> dict[str, str]:
+    """Return the suffix of each type that the service accepts, keyed by the type's name."""
+    return {kind.name: kind.suffixes[0] for kind in TYPES if kind.size is not None}
+
+
+def image_suffixes() -> frozenset[str]:
+    """Return all image suffixes, including those of types that cannot be read."""
+    return frozenset(suffix for kind in TYPES for suffix in kind.suffixes)
 
 
 def names_of(*, taken: bool, last: str) -> str:

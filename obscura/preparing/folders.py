@@ -8,7 +8,7 @@ from functools import partial
 from unicodedata import normalize
 
 from obscura.errors import ChoiceNeeded, PackingError, some
-from obscura.image_types import IMAGE_SUFFIXES, names_of
+from obscura.image_types import image_suffixes, names_of
 from obscura.preparing.choices import Choices
 from obscura.preparing.questions import ask_about_owners
 from obscura.preparing.sources import Record, Source, Tally
@@ -109,7 +109,7 @@ def _kind_inside(tree: Tree, base: str, found: list[str], wanted: str | None) ->
 def require_no_masks(tree: Tree, at: str, suffixes: frozenset[str] | None = None) -> None:
     """Raise if a folder, or a folder inside it, has masks beside the images (or beside files with these suffixes)."""
     kept = [name for name in tree.files(at) if not is_junk(name)]
-    wanted = tuple(IMAGE_SUFFIXES if suffixes is None else suffixes)
+    wanted = tuple(image_suffixes() if suffixes is None else suffixes)
     files = [name for name in kept if name.lower().endswith(wanted)]
     stems = dict.fromkeys(name[: -len(max(filter(name.lower().endswith, wanted), key=len))] for name in files)
     inner = folders(tree, at)

@@ -221,7 +221,7 @@ def prepare_image(content: Content, target: Target) -> tuple[str, bytes]:
     with opened(content) as image:
         turn = 1 if image.format == "TIFF" else _orientation(image)  # Pillow itself turns a decoded TIFF
         plain = (
-            image.format in image_types.TAKEN_SUFFIXES
+            image.format in image_types.taken_suffixes()
             and turn not in _TURNS
             and image.size == (target.width, target.height)
             and image.mode in (_PLAIN_MODES if target.channels == 3 else ("1", "L"))
@@ -230,7 +230,7 @@ def prepare_image(content: Content, target: Target) -> tuple[str, bytes]:
             and not _is_transparent(image)
         )
         if plain:
-            return image_types.TAKEN_SUFFIXES[str(image.format)], content
+            return image_types.taken_suffixes()[str(image.format)], content
         aim = (2 * target.width, 2 * target.height)
         image.draft(image.mode, aim[::-1] if turn in _LYING else aim)  # decode a large JPEG at reduced size
         flat = _flat(image, target)

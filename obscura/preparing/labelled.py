@@ -17,7 +17,7 @@ from posixpath import commonpath
 from unicodedata import normalize
 
 from obscura.errors import ChoiceNeeded, PackingError, Unreadable, some
-from obscura.image_types import IMAGE_SUFFIXES
+from obscura.image_types import image_suffixes
 from obscura.preparing.choices import Choices
 from obscura.preparing.columns import NOT_ONE, Row, read_columns
 from obscura.preparing.labels import UNLABELLED, is_missing
@@ -35,7 +35,7 @@ class Finder:
 
     def __init__(self, paths: list[str]) -> None:
         self.paths = paths
-        self._suffixes = IMAGE_SUFFIXES
+        self._suffixes = image_suffixes()
         self._paths = {normalize("NFC", path): path for path in paths}
         self._by_name: dict[str, list[str]] = defaultdict(list)
         self._by_stem: dict[str, list[str]] = defaultdict(list)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from obscura.errors import ChoiceNeeded, PackingError
-from obscura.image_types import IMAGE_SUFFIXES
+from obscura.image_types import image_suffixes
 from obscura.wire.uploads import SubjectId
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")  # suffixes of files that can only be tables
@@ -38,7 +38,6 @@ _NO_TABLES = {
     b"<": "a web page or XML, not a table: the download failed, or it is another kind of file",
     b"%PDF": "a PDF: write the labels into a CSV",
 }
-_IMAGES = tuple(IMAGE_SUFFIXES)
 _DELIMITERS = ("\t", ";", ",", "|", " ")
 
 
@@ -231,7 +230,8 @@ def _of_document(name: str, text: str) -> Table:
         raise PackingError(f"{name} is not JSON: {error}.") from None
     if isinstance(document, list):
         return _of_objects(name, document)
-    if isinstance(document, dict) and document and all(cell.lower().endswith(_IMAGES) for cell in document):
+    suffixes = tuple(image_suffixes())
+    if isinstance(document, dict) and document and all(file.lower().endswith(suffixes) for file in document):
         return Table(name, ("file", "label"), [(file, _json_text(label)) for file, label in document.items()])
     try:
         called = {each["id"]: str(each["name"]) for each in document["categories"]}
@@ -281,7 +281,7 @@ def _of_delimited(name: str, text: str, delimiter: str) -> Table:
             break
         rows = rows[1:]
     head = [cell.strip() for cell in rows[0][1]]
-    named = not any(cell.lower().endswith(_IMAGES) for cell in head)
+    named = not any(cell.lower().endswith(tuple(image_suffixes())) for cell in head)
     columns = tuple(head if named else map(str, range(1, len(head) + 1)))
     twice = next((column for column in columns if column and columns.count(column) > 1), None)
     if twice is not None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from obscura.errors import ChoiceNeeded, PackingError, Unreadable, some
-from obscura.image_types import IMAGE_SUFFIXES, is_image
+from obscura.image_types import image_suffixes, is_image
 from obscura.preparing.images import FILE_BYTES_MAX
 from obscura.preparing.sources import Tally
 from obscura.wire.uploads import is_junk
@@ -43,7 +43,7 @@ def images_in(tree: Tree, at: str, tally: Tally | None = None) -> list[str]:
     for name in _kept(tree.files(at), tally):
         suffix = suffix_of(name)
         unnamed = not suffix[1:] or suffix[1:].isdecimal()  # scan.001
-        if suffix in IMAGE_SUFFIXES or (unnamed and is_image(begin(tree, below(at, name), 16))):
+        if suffix in image_suffixes() or (unnamed and is_image(begin(tree, below(at, name), 16))):
             found.append(name)
         elif tally is not None:
             tally.left_out[OTHER] += 1

@@ -234,7 +234,7 @@ def _require_removable(session: Session, admin: Admin) -> None:
     active = session.scalars(select(Admin.id).where(*deciding).with_for_update()).all()
     if len(active) <= ADMINS_MIN:
         raise Conflict(
-            f"There are {len(active)} admins, and decisions need at least {ADMINS_MIN}. First admit another admin. If "
+            f"This would leave fewer than {ADMINS_MIN} admins, too few for decisions. First admit another admin. If "
             "a key was stolen, its owner alone, or two admins together, can revoke it at once."
         )
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from obscura.errors import ChoiceNeeded, PackingError, Unreadable, some
-from obscura.image_types import IMAGE_SUFFIXES
+from obscura.image_types import image_suffixes
 from obscura.preparing import dicom
 from obscura.preparing.choices import NO_TAG, SUBJECT_TAG_USUAL, Choices
 from obscura.preparing.folders import LOOSE, base_of
@@ -53,7 +53,7 @@ def find_tree(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source 
 
     def holds(at: str) -> bool:
         names = [name for name in tree.files(at) if name.casefold() != _DIRECTORY_NAME]
-        return any(suffix_of(name) in IMAGE_SUFFIXES or _is_dicom(tree, below(at, name)) for name in names)
+        return any(suffix_of(name) in image_suffixes() or _is_dicom(tree, below(at, name)) for name in names)
 
     base, note = base_of(tree, choices, subjects=False, holds=holds) if named else ("", "")
     if named and not folders(tree, base):
@@ -106,7 +106,7 @@ def _walk(tree: Tree, base: str, reader: _Reader) -> Iterator[Record]:
         label = unicodedata.normalize("NFC", folder) if inside else ""
         record = Record(label, None, path, partial(tree.read, path))
         is_dicom = _is_dicom(tree, path)
-        if not is_dicom and suffix_of(path) not in IMAGE_SUFFIXES:
+        if not is_dicom and suffix_of(path) not in image_suffixes():
             tally.left_out[OTHER] += 1
             tally.suffixes.add(suffix_of(path) or path.rpartition("/")[2])
             others |= {label: None} if label else {}
@@ -199,7 +199,7 @@ def _is_dicom(tree: Tree, path: str) -> bool:
     suffix = suffix_of(path)
     if suffix in SUFFIXES:
         return True
-    return suffix not in IMAGE_SUFFIXES and dicom.begins_like_dicom(begin(tree, path, dicom.HEAD_BYTES))
+    return suffix not in image_suffixes() and dicom.begins_like_dicom(begin(tree, path, dicom.HEAD_BYTES))
 
 
 def _required(dataset: Dataset, tag: str) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 
 from obscura.errors import ChoiceNeeded, PackingError, Unreadable
 from obscura.extras import extras
-from obscura.image_types import IMAGE_SUFFIXES
+from obscura.image_types import image_suffixes
 from obscura.preparing.choices import Axis, Choices
 from obscura.preparing.depth import Numbers, Window
 from obscura.preparing.folders import LOOSE, base_of, require_no_masks
@@ -121,7 +121,7 @@ def find_tree(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source 
         for path in all_files(tree, base, tally):
             folder, _, inside = path.removeprefix(f"{base}/" if base else "").partition("/")
             label = unicodedata.normalize("NFC", folder)
-            if suffix_of(path) in IMAGE_SUFFIXES:
+            if suffix_of(path) in image_suffixes():
                 raise PackingError(f"{tree.name} has volumes and other images ({path}): push them as two datasets.")
             if not _is_nifti(path):
                 tally.left_out[OTHER] += 1

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from obscura.errors import PackingError, Unreadable
-from obscura.image_types import IMAGE_SUFFIXES
+from obscura.image_types import image_suffixes
 from obscura.preparing.choices import Choices
 from obscura.preparing.labels import UNLABELLED, label_text, read_labels
 from obscura.preparing.sources import Record, Source, Tally, choose_part, part_in
@@ -81,7 +81,7 @@ def _samples(tree: TarTree) -> Iterator[tuple[str, SubjectId | None, TarTree, st
         if not (name.startswith("__") and name.endswith("__")):
             stem, _, ending = name.partition(".")
             records.setdefault(f"{at}/{stem}", {})["." + ending.casefold()] = path
-    suffixes = IMAGE_SUFFIXES
+    suffixes = image_suffixes()
     for files in records.values():
         image = next((path for end, path in files.items() if PurePosixPath("x" + end).suffix in suffixes), None)
         text = next((files[ending] for ending in _TEXTS if ending in files), None)

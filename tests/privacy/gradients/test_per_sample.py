@@ -142,7 +142,7 @@ def test_an_input_that_is_overwritten_in_place_is_noticed() -> None:
 
 def test_losses_must_come_by_row_and_rows_in_whole_records() -> None:
     model, inputs, targets = nn.Linear(3, 3), torch.randn(4, 3), classes(4)
-    with pytest.raises(InvalidParameter, match="one number"):
+    with pytest.raises(InvalidParameter, match="needs one loss"):
         trace_gradients(model, lambda o, t: losses(o, t).mean(), inputs, targets)
     with pytest.raises(InvalidParameter, match="whole records"):
         trace_gradients(model, losses, inputs, targets, repeats=3)

@@ -52,7 +52,7 @@ def test_a_release_has_bounded_bytes_and_the_plan_says_how_many() -> None:
     assert plan(choices=50).facts["release_bytes"] == 50 * 2 * 64 * 64 * 3
     large = PublicFacts(CLASSES, 256, 256, 3, 10**6, "record")
     assert plan(epsilon=8.0, facts=large).facts["release_bytes"] <= RELEASE_BYTES_MAX
-    with pytest.raises(InvalidParameter, match="at most 64 MiB of images. That is 170 images of this size"):
+    with pytest.raises(InvalidParameter, match="That is 170 images of this size for each of 2 classes"):
         plan(facts=large, choices=171)
 
 

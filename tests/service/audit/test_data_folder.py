@@ -47,8 +47,8 @@ def test_journals_without_charges_and_of_unknown_accounts_are_found(book, settin
     write(book, empty)
     write(book, other, 8, account="acc_" + "a" * 20)
     first, second = forgotten(book, settings)
-    assert f"{empty} shows releases for 0 nano-units; the database" in first.message
-    assert f"{other} shows releases for 8 nano-units of account acc_{'a' * 20}; the database" in second.message
+    assert f"{empty} shows releases for 0 nano-units; the job is not in the database" in first.message
+    assert f"{other} shows releases for 8 nano-units of account acc_{'a' * 20}; the job is not in the" in second.message
 
 
 @pytest.mark.parametrize("full", [True, False])
@@ -60,7 +60,7 @@ def test_a_journal_that_shows_more_than_was_charged_is_found(book, settings, ful
     (finding,) = forgotten(book, settings, full=full)
     assert (finding.code, finding.account_id) == (FindingCode.JOURNAL_AHEAD, book.accounts["patients"])
     assert f"for {charged_nano + 5} nano-units" in finding.message
-    assert "the ledger lacks 5 of them" in finding.message
+    assert "the ledger lacks 5 of these nano-units" in finding.message
 
 
 def test_of_ended_jobs_the_full_verification_compares_the_journals(book, settings):

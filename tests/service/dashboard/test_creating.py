@@ -234,7 +234,7 @@ def test_the_plan_page_of_a_spent_account_says_so_and_what_is_free(site, stock, 
         assert answer.status_code == 200, address
         assert_shown(answer.text, "The budget of patients is spent or reserved", f'href="/releases/{stock.release}')
         assert_shown(
-            answer.text, "Generate more images", "Measure a release", f'href="/accounts/{stock.account}/controls'
+            answer.text, "Generate more images", "measure a release", f'href="/accounts/{stock.account}/controls'
         )
         assert 'role="alert"' not in answer.text
         assert "Train for" not in answer.text

@@ -153,7 +153,7 @@ def test_a_dataset_is_deleted_with_the_trainings_that_need_it(site, stock, uploa
     html = site.client().get(page).text
     assert "No budget returns" in html
     assert forms_of(html) == {}, "nobody is signed in"
-    assert "Cancel the 2 jobs that need it" in uploader.get(page).text
+    assert "Cancel the 2 jobs that need this dataset" in uploader.get(page).text
     assert re.findall(r'type="checkbox" required', uploader.get(page).text) == ['type="checkbox" required'] * 2
     assert submit(uploader, page, f"DELETE /v1{page}?cancel_jobs=true").is_success
     assert site.job(stock.queued).state is JobState.CANCELLED

@@ -110,7 +110,7 @@ def test_an_identity_for_another_sign_in_is_refused(house):
     state["data"]["nonce"] = "of another sign-in"
     cookie = sealed.encrypt(json.dumps(pending).encode()).decode()
     browser.cookies.set(PENDING_COOKIE, cookie, domain="127.0.0.1", path="/login")
-    refused(house, browser, address, "not signed by the sign-in provider")
+    refused(house, browser, address, "did not sign your identity")
 
 
 OWN = ECKey.generate_key("P-256", {"kid": "own", "alg": "ES256", "use": "sig"})
@@ -163,7 +163,7 @@ def test_an_identity_that_the_provider_has_not_signed_for_us_now_is_refused(hous
     if forgery == "nothing":  # the control
         assert browser.get(address).status_code == 200
         return
-    refused(house, browser, address, "not signed by the sign-in provider")
+    refused(house, browser, address, "did not sign your identity")
     assert house.rows(Person) == []
 
 

@@ -108,7 +108,7 @@ def test_shown_counts_lie_where_counts_can_lie_and_the_noisy_ones_stay(tmp_path)
     counts = {"counts": [0, 7, 100], "noisy_counts": [-4, 7, 130]}
     assert read_histogram(tmp_path) == {"classes": ["a", "b", "c"], **counts, "standard_error": 5.5}
     (tmp_path / "histogram.json").write_text(json.dumps({"format": 2}))
-    with pytest.raises(ValueError, match="format 1"):
+    with pytest.raises(ValueError, match="another format; this program reads 1"):
         read_histogram(tmp_path)
 
 

@@ -93,11 +93,12 @@ def test_of_large_images_as_many_are_kept_whole_as_are_compared(tmp_path, monkey
         generator.mean.copy_(torch.linspace(0.1, 0.9, side * side).expand(2, -1))
         save_released(generator, tmp_path)
         drawn[side] = measuring.drawn_images(generator, request, lambda **_: False)
-    assert drawn[60].whole is drawn[60].images
-    assert drawn[80].images.shape == (600, 1, 64, 64)
-    assert drawn[80].whole.shape == (300, 1, 80, 80)
-    assert torch.equal(utility.as_seen(drawn[80].whole), drawn[80].images[:300])
-    test = measuring.Images(drawn[80].whole[:40], drawn[80].labels[:40])
+    assert drawn[60][1] is drawn[60][0].images
+    seen, whole = drawn[80]
+    assert seen.images.shape == (600, 1, 64, 64)
+    assert whole.shape == (300, 1, 80, 80)
+    assert torch.equal(utility.as_seen(whole), seen.images[:300])
+    test = measuring.Images(whole[:40], seen.labels[:40])
     how = {"device": torch.device("cpu"), "warm_start": False, "reference": 0.5, "progress": lambda **_: False}
     measured = measuring.measure_generator(tmp_path, test, find_extractor(tmp_path), request, **how)
     assert measured.seen == (64, 64)
