@@ -53,7 +53,7 @@
     }
     place.textContent = fields.some((fault) => !fault.hidden)
       ? "Correct the marked fields."
-      : (problem.detail ?? "The service did not answer. Nothing was changed; try again.");
+      : (problem.detail ?? "The service did not answer. Reload the page to see whether this was done.");
     if (problem.status === 401) {
       const link = document.createElement("a");
       link.href = `/login?next=${encodeURIComponent(location.pathname)}`;
