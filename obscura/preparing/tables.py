@@ -98,7 +98,7 @@ def read_ids(path: Path) -> tuple[str, dict[SubjectId, str]]:
     """Read subject ids from a file ("-" is standard input) with one column, or with one column headed as ids.
 
     Returns:
-        The column's heading, or "" if it has none. And the place of each id for messages: "line 3 of ids.csv".
+        The column's heading ("" without a heading), and where each id stands, for messages: "line 3 of ids.csv".
     """
     try:
         name, text, delimiter = _text(path.name, _content(path), None)
@@ -230,8 +230,7 @@ def _of_document(name: str, text: str) -> Table:
         raise PackingError(f"{name} is not JSON: {error}.") from None
     if isinstance(document, list):
         return _of_objects(name, document)
-    suffixes = tuple(image_suffixes())
-    if isinstance(document, dict) and document and all(file.lower().endswith(suffixes) for file in document):
+    if isinstance(document, dict) and document and all(map(_is_image, document)):
         return Table(name, ("file", "label"), [(file, _json_text(label)) for file, label in document.items()])
     try:
         called = {each["id"]: str(each["name"]) for each in document["categories"]}
@@ -281,7 +280,7 @@ def _of_delimited(name: str, text: str, delimiter: str) -> Table:
             break
         rows = rows[1:]
     head = [cell.strip() for cell in rows[0][1]]
-    named = not any(cell.lower().endswith(tuple(image_suffixes())) for cell in head)
+    named = not any(map(_is_image, head))
     columns = tuple(head if named else map(str, range(1, len(head) + 1)))
     twice = next((column for column in columns if column and columns.count(column) > 1), None)
     if twice is not None:
@@ -313,6 +312,10 @@ def _delimiter(lines: Sequence[str], delimiters: Sequence[str]) -> str:
         if score > most:
             best, most = delimiter, score
     return best
+
+
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(tuple(image_suffixes()))
 
 
 _SUFFIX = r"(?:ids?|no|nr|num|number|nummer|code|key|name|(?:instance)?uid|identifier)"

@@ -154,7 +154,7 @@ def clean_up(settings: Settings, factory: SessionFactory, *, now: datetime) -> i
 
     May run at any time, in several processes at once.
     """
-    with transaction(factory, read_only=True) as session:  # avoids a write lock if there are none, as usual
+    with transaction(factory, read_only=True) as session:  # usually there are none, and no write lock is needed
         expired = states.uploads(session, expired_at=now)
     ended = 0
     for dataset_id, attempt in expired:

@@ -98,7 +98,7 @@ class WithdrawnSubject(Base):
 class KnownUploads(Base):
     """The number of uploads whose answers revealed known images, by key, project and UTC day.
 
-    `day` is `YYYY-MM-DD`. Counting an upload removes the rows from before yesterday.
+    `day` is `YYYY-MM-DD`. Counting an upload removes rows that are older than yesterday.
     """
 
     __tablename__ = "known_uploads"

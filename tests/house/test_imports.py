@@ -89,7 +89,7 @@ def test_planted_violations_are_caught(copied, contract):
     assert result.returncode != 0
     for file, line in PLANTED[contract].items():
         name = file.removesuffix(".py").replace("/", ".")
-        if contract == "no-cycles":  # it reports packages below their parent
+        if contract == "no-cycles":  # its report names packages relative to their parent
             name = f".{name.split('.')[1]}"
         assert re.search(rf"{name} ->\s+({line.split()[1]}|\.{line.split('.')[-1]})\b", result.stdout), result.stdout
 

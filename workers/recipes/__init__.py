@@ -1,5 +1,5 @@
 """The training algorithms: one file per recipe, and the parts that several share.
 
-Start with `interface`, the contract of a recipe, then read one, such as `moments`. A recipe knows no database and no
-queue, and pays through `Run` before each release.
+Start with `interface`, the contract of a recipe, then read one, such as `moments`. A recipe pays through `Run`
+before each release. It never imports the database or the queue.
 """
