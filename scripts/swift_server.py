@@ -18,6 +18,7 @@ from scripts.with_services import free_port
 KEY, SECRET, BUCKET = "test:tester", "testing", "obscura"
 PATIENCE_SECONDS = 60
 _KINDS = ("account", "container", "object")
+_UPDATER = "updater"  # corrects lists after a crash of the container server
 _SWIFT = "[swift-hash]\nswift_hash_path_suffix = test\n[storage-policy:0]\nname = only\ndefault = yes\n"
 _DEFAULT = """[DEFAULT]
 swift_dir = {folder}
@@ -35,6 +36,8 @@ mount_check = false
 pipeline = {kind}-server
 [app:{kind}-server]
 use = egg:swift#{kind}
+[object-updater]
+interval = 5
 """
 )
 _PROXY = (
@@ -109,7 +112,7 @@ class SwiftServer:
         wait_for_bucket(self.url)
 
     def spawn(self) -> None:
-        for kind in (*_KINDS, "proxy"):
+        for kind in (*_KINDS, "proxy", _UPDATER):
             self._processes[kind] = self._spawn(kind)
 
     def stop(self) -> None:
@@ -132,7 +135,8 @@ class SwiftServer:
                 self._processes[kind] = self._spawn(kind)
 
     def _spawn(self, kind: str) -> subprocess.Popen[bytes]:
-        command = (str(self._binaries / f"swift-{kind}-server"), str(self._folder / f"{kind}.conf"))
+        program, config = ("object-updater", "object") if kind == _UPDATER else (f"{kind}-server", kind)
+        command = (str(self._binaries / f"swift-{program}"), str(self._folder / f"{config}.conf"))
         with (self._folder / "said").open("ab") as log:
             return subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True

@@ -189,10 +189,11 @@ class S3Storage(Storage):
             if content is not None:
                 self.bucket.put(KEYS + target + name.removeprefix(KEYS + key), content)
                 moved.append(name)
+        # After a crash, some servers list objects that are gone, until they are deleted once more.
+        for name in moved or names:
+            self.bucket.delete(name)
         if not moved:
             raise NotFound("There is nothing under this key.")
-        for name in moved:
-            self.bucket.delete(name)
 
     def remove(self, key: str) -> None:
         require_key(key)

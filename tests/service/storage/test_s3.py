@@ -355,3 +355,13 @@ def test_lists_that_are_behind_mislead_nobody_who_asks_for_a_key(over):
     assert content_of(here.open("trash/x")) == BIG
     here.remove("trash/x")
     assert [name for name in bucket._objects if name.startswith(PARTS)] == []
+
+
+def test_a_name_that_is_listed_without_its_object_leaves_the_list_when_it_is_moved(over):
+    bucket = MemoryBucket()
+    here = over(bucket)
+    bucket._names.append({f"{KEYS}work/job_a/checkpoint"})  # as Swift does when its object server dies while deleting
+    assert here.list("work") == ["job_a"]
+    with pytest.raises(NotFound):
+        here.move("work/job_a", "trash/x")
+    assert here.list("work") == here.list("trash") == []
