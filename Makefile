@@ -57,11 +57,12 @@ test: setup ## the whole test suite; PostgreSQL and Redis are used when they can
 		$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal $(PYTEST_ARGUMENTS)
 
 check: setup ## style, types, the language, and the rules about who may import whom
-	@$(BIN)/ruff check $(CODE) $(NOTEBOOK)
-	@$(BIN)/ruff format --check $(CODE) $(NOTEBOOK)
-	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-cache
-	@$(BIN)/python -m scripts.prose
+	@$(BIN)/mypy & types=$$!; trap 'kill $$types 2>/dev/null || true' EXIT; \
+	$(BIN)/ruff check $(CODE) $(NOTEBOOK); \
+	$(BIN)/ruff format --check $(CODE) $(NOTEBOOK); \
+	$(BIN)/lint-imports --no-cache; \
+	$(BIN)/python -m scripts.prose; \
+	wait $$types
 
 docs: setup ## build the documentation site, which the service serves at /docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet

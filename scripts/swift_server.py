@@ -37,7 +37,7 @@ pipeline = {kind}-server
 [app:{kind}-server]
 use = egg:swift#{kind}
 [object-updater]
-interval = 5
+interval = 30
 """
 )
 _PROXY = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import secrets
+import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
@@ -55,6 +56,8 @@ class Provider:
         self._checks: dict[str, Any] = {"claims_options": options, "leeway": LEEWAY_SECONDS}
         self._tls = httpx2.create_ssl_context()
         self._client: tuple[StarletteOAuth2App, float] | None = None  # with its metadata, and the time of reading it
+        self._connecting = threading.Lock()
+        self._failure: tuple[Exception, float] | None = None  # of the newest connection, and its time
 
     def begin(self, request: Request, target: str) -> tuple[str, str]:
         """Return the address where a browser signs in, and the cookie that the browser must send back.
@@ -142,10 +145,18 @@ class Provider:
         """Run a step in this thread, because `calling` limits threads. Raise OAuthError if the provider rejects it."""
 
         async def run() -> Answer:
-            now = time.monotonic()
-            if self._client is not None and now - self._client[1] >= METADATA_SECONDS:
-                self._client = None
-            client, _ = self._client = self._client or (await self._connect(), now)
+            asked = time.monotonic()
+            with self._connecting:  # simultaneous callers share one request for the metadata, and its failure
+                if self._failure is not None and self._failure[1] > asked:
+                    raise self._failure[0]
+                if self._client is None or asked - self._client[1] >= METADATA_SECONDS:
+                    self._client = None
+                    try:
+                        self._client = await self._connect(), time.monotonic()
+                    except Exception as error:
+                        self._failure = error, time.monotonic()
+                        raise
+                client, _ = self._client
             return await step(client)
 
         with calling("provider"):

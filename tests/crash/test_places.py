@@ -60,8 +60,7 @@ def test_the_document_names_every_place():
 )
 def test_a_process_dies_at_the_named_place_and_time_and_nowhere_else(value, passes, dies):
     code = f"from service.failpoints import failpoint\nfor _ in range({passes}): failpoint('arm.after')"
-    status = run(code, value).returncode
-    assert status == (-signal.SIGKILL if dies else 0)
+    assert run(code, value).returncode == (-signal.SIGKILL if dies else 0)
 
 
 def test_once_means_once_however_many_processes_pass(tmp_path):

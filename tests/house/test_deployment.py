@@ -304,6 +304,7 @@ def test_only_settings_that_there_are_are_named() -> None:
     known = {f"OBSCURA_{name.upper()}" for name in Settings.model_fields}
     assert {name for name in (*names, *inside) if name.startswith("OBSCURA_")} <= known
     assert {"OBSCURA_DATABASE_URL", "OBSCURA_REDIS_URL", "OBSCURA_STORAGE"} <= set(names)
+    assert "OBSCURA_AUDIT_LOG=on" in example
 
 
 def test_only_the_api_can_read_the_key_of_fingerprints_and_workers_get_copies_of_others(tmp_path: Path) -> None:

@@ -301,8 +301,7 @@ def test_the_server_needs_the_library_of_its_own_version():
 
 @pytest.mark.parametrize("requirement", declared(), ids=lambda requirement: requirement.name)
 def test_every_declared_dependency_is_pinned_within_its_range(requirement):
-    version = pins()[canonicalize_name(requirement.name)]
-    assert requirement.specifier.contains(version)
+    assert requirement.specifier.contains(pins()[canonicalize_name(requirement.name)])
 
 
 def test_every_package_that_setup_installs_is_pinned_and_installed_at_that_version():

@@ -121,8 +121,7 @@ def test_the_data_have_the_guarantee_and_what_was_measured_of_synthetic_images_a
         part["what a later report may say"] = "never to be told"
     del document["synthetic"]["what a later report may say"]
     shown = shared_part(document)
-    said = json.dumps(shown)
-    assert [word for word in TOLD if word in said] == []
+    assert [word for word in TOLD if word in json.dumps(shown)] == []
     assert shown["synthetic"] == document["synthetic"]
     card = ("epsilon", "delta", "unit", "adjacency", "cost_nano", "capacity_nano", "assumed_public", "not_covered")
     assert {name: shown["guarantee"][name] for name in card} == {name: CARD[name] for name in card}

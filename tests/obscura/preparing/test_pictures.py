@@ -128,8 +128,7 @@ def test_of_moving_images_the_first_frame_is_kept():
 def test_cropping_keeps_the_middle():
     stripes = np.zeros((20, 60, 3), np.uint8)
     stripes[:, :20], stripes[:, 20:40], stripes[:, 40:] = (255, 0, 0), (0, 255, 0), (0, 0, 255)
-    content = saved(Image.fromarray(stripes))
-    assert (prepared(content, target(20, 20)) == (0, 255, 0)).all()
+    assert (prepared(saved(Image.fromarray(stripes)), target(20, 20)) == (0, 255, 0)).all()
 
 
 def test_a_large_photograph_is_read_at_a_part_of_its_size_and_looks_the_same():

@@ -60,8 +60,7 @@ def test_an_account_that_runs_dry_ends_the_releases() -> None:
     plan = plan_of()
     account = PlanBudget(plan.stages, plan.cost_nano - 1)
     journal = PaymentJournal(account)
-    tap = run(plan, journal, journal)
-    assert sum(map(len, tap.votes)) == 50
+    assert sum(map(len, run(plan, journal, journal).votes)) == 50
     assert account.releases[VOTES] == 50
     assert journal.released == journal.paid
 

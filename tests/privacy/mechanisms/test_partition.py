@@ -192,8 +192,7 @@ def test_poisson_sampling_is_independent_coins_with_the_stated_chance() -> None:
     assert (sizes == 0).any() or n * probability > 8
     each = drawn.mean(axis=0)
     assert np.abs(each - probability).max() < 6 * math.sqrt(probability * (1 - probability) / rounds)
-    together = (drawn[:, ::2] & drawn[:, 1::2]).mean()
-    assert together == pytest.approx(probability**2, rel=0.15)
+    assert (drawn[:, ::2] & drawn[:, 1::2]).mean() == pytest.approx(probability**2, rel=0.15)
     assert poisson_sample(5, 1.0, stream).tolist() == [0, 1, 2, 3, 4]
     assert poisson_sample(0, 0.5, stream).tolist() == []
     for bad in (0.0, 1.5, math.nan):

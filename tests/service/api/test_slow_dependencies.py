@@ -67,10 +67,15 @@ def watched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Watched
 
 
 @pytest.fixture
-def silent() -> Iterator[str]:
-    """A server that accepts connections and never answers."""
+def listener() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield listener
+
+
+@pytest.fixture
+def silent(listener: socket.socket) -> str:
+    """A server that accepts connections and never answers."""
+    return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 @contextmanager
@@ -142,7 +147,9 @@ def test_every_route_that_reaches_the_storage_holds_a_slot(own_settings: OwnSett
     assert watched.without_slot == []
 
 
-def test_while_the_provider_hangs_others_are_answered(own_settings: OwnSettings, silent: str) -> None:
+def test_while_the_provider_hangs_others_are_answered(
+    own_settings: OwnSettings, silent: str, listener: socket.socket
+) -> None:
     changes = {"oidc_issuer": silent, "oidc_client_id": "obscura", "oidc_admin_group": "platform"}
     changes |= {"public_url": "http://127.0.0.1:8420"}
     settings = Settings.model_validate(
@@ -156,6 +163,9 @@ def test_while_the_provider_hangs_others_are_answered(own_settings: OwnSettings,
             assert served.read("jobs")["items"] == []
         assert len(refused(answers)) == CROWD
         assert served.read("health/ready", scope=None)["unavailable"] == ["sign-in provider"]
+    listener.setblocking(False)
+    with listener.accept()[0], pytest.raises(BlockingIOError):
+        listener.accept()  # everyone who got a slot shared one request for the metadata
 
 
 def test_while_a_webhook_is_silent_others_are_answered(own_settings: OwnSettings, silent: str) -> None:

@@ -65,10 +65,8 @@ def test_pushing_tells_what_becomes_public(shell, account, tmp_path):
 
 def test_a_plan_spends_nothing(shell, account, dataset):
     """How it is tried on public images: tests/service/api/routes/test_jobs.py."""
-    made = shell("plan", dataset, "-e", "1", *SMALL, "--json").json
-    assert made["budget"]["affordable"] is True
-    shown = shell("plan", dataset, "-e", "1", *SMALL)
-    assert "cost" in shown.out
+    assert shell("plan", dataset, "-e", "1", *SMALL, "--json").json["budget"]["affordable"] is True
+    assert "cost" in shell("plan", dataset, "-e", "1", *SMALL).out
     assert shell("budget", "show", account, "--json").json["reserved_nano"] == 0
 
 

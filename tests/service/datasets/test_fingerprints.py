@@ -90,8 +90,7 @@ def test_shape_channel_order_and_a_single_step_of_one_pixel_make_another_image()
 def test_blank_images_join_nobody():
     blank = np.stack([np.full((5, 7), value, np.uint8) for value in (0, 7, 255)])
     assert prints(blank) == frozenset()
-    one_colour = np.broadcast_to(np.array([200, 10, 10], np.uint8), (2, 5, 7, 3))
-    assert prints(one_colour) == frozenset()
+    assert prints(np.broadcast_to(np.array([200, 10, 10], np.uint8), (2, 5, 7, 3))) == frozenset()
     almost = blank.copy()
     almost[:, 4, 6] ^= 1
     assert len(prints(almost)) == 3

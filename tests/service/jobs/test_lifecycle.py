@@ -19,8 +19,7 @@ from tests.together import at_once
 
 def test_the_oldest_job_is_claimed_first_and_once(shop):
     first, second = shop.submit(), shop.submit()
-    claims = [shop.claimed(), shop.claimed()]
-    assert [claim.job_id for claim in claims] == [first, second]
+    assert [claim.job_id for claim in [shop.claimed(), shop.claimed()]] == [first, second]
     assert shop.claim() is None
     job = shop.job(first)
     assert (job.state, job.attempt, job.lease_owner) == (JobState.RUNNING, 1, "w")
@@ -153,8 +152,7 @@ def test_only_lost_attempts_count(shop):
     for lost in range(3):  # to publish what was paid for
         for _ in range(2):
             shop.give_back(shop.claimed())
-        claim = shop.claimed()
-        assert claim.attempt == shop.job(job_id).salvage_attempt == 11 + 3 * lost
+        assert shop.claimed().attempt == shop.job(job_id).salvage_attempt == 11 + 3 * lost
         shop.later(LEASE)
     assert shop.claim() is None
     assert (shop.job(job_id).failure_code, shop.money()) == (FailureCode.WORKER_LOST, (5, 0))

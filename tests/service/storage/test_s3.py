@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from service.dependencies import Dependencies
 from service.errors import Conflict, InvalidInput, NotFound
 from service.logs import configure_logging
 from service.settings import Settings
@@ -22,10 +23,11 @@ from service.storage.interface import StorageUnavailable, digest_directory
 from service.storage.journals import Journal, Journalled, all_journalled, journalled
 from tests.service.storage.contract import BIG, KEY, PART, RELEASE, SMALL, StorageContract, content_of, publish
 from tests.service.storage.faulty_proxy import HALF, LOST, PASS, SILENT, SLOW_DOWN, faulty
+from tests.service.test_dependencies import in_request
 from tests.together import status_of
 
 pytest.importorskip("botocore", reason="needs botocore: pip install '.[s3]'")
-from service.storage.s3.bucket import PATIENCE, Bucket, Listed, Patience
+from service.storage.s3.bucket import PATIENCE, WEB_PATIENCE, Bucket, Listed, Patience
 from service.storage.s3.entries import KEYS, PARTS
 from service.storage.s3.storage import SMALL_BYTES, S3Storage
 from tests.service.storage.memory_bucket import Dead, MemoryBucket
@@ -167,6 +169,10 @@ def test_tries_end_in_time_also_those_of_botocore(bucket_url, s3_url, monkeypatc
         with pytest.raises(StorageUnavailable, match="does not answer"):
             Bucket(bucket_url, replace(PATIENCE, seconds=0.0)).get("nothing")
         assert proxy.met == [SLOW_DOWN]
+        monkeypatch.setattr("service.storage.s3.bucket.WEB_PATIENCE", replace(WEB_PATIENCE, seconds=0.0))
+        with pytest.raises(StorageUnavailable, match="does not answer"):
+            in_request(Dependencies(), lambda: Bucket(bucket_url).get("nothing"))
+        assert proxy.met == [SLOW_DOWN] * 2
 
 
 def test_a_machine_that_fails_between_sending_and_publishing_leaves_what_is_listed(storage, warm):
@@ -359,9 +365,8 @@ def test_lists_that_are_behind_mislead_nobody_who_asks_for_a_key(over):
 
 def test_a_name_that_is_listed_without_its_object_leaves_the_list_when_it_is_moved(over):
     bucket = MemoryBucket()
-    here = over(bucket)
     bucket._names.append({f"{KEYS}work/job_a/checkpoint"})  # as Swift does when its object server dies while deleting
-    assert here.list("work") == ["job_a"]
+    assert over(bucket).list("work") == ["job_a"]
     with pytest.raises(NotFound):
-        here.move("work/job_a", "trash/x")
-    assert here.list("work") == here.list("trash") == []
+        over(bucket).move("work/job_a", "trash/x")
+    assert unclaimed(bucket) == []

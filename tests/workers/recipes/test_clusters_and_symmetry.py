@@ -328,8 +328,7 @@ def test_a_cluster_and_its_twin_are_found_together():
     found = noisy_clusters(rows, labels, (rows**2).mean(axis=0), counts, rounds, Kept({}, secret))
     assert found.centres.shape == (1, 4, 3)
     expected = np.concatenate([centres, action.turned(centres, 1)])
-    apart = np.square(expected[:, None] - found.centres[0][None]).sum(axis=2)
-    assert apart.min(axis=1).max() < 0.1
+    assert np.square(expected[:, None] - found.centres[0][None]).sum(axis=2).min(axis=1).max() < 0.1
     np.testing.assert_allclose(found.shares[0], 0.25, atol=0.02)
 
 

@@ -85,8 +85,7 @@ def test_a_subject_votes_once_however_many_records_it_has():
 def test_without_budget_nothing_is_released_and_after_one_iteration_its_winners_are():
     with pytest.raises(BudgetExceeded):
         train(plan_of(), data(), budget=Purse(0))
-    generator = train(plan_of(), data(), budget=Purse(1))
-    assert float(levels_drawn(generator, 0).median()) > 200
+    assert float(levels_drawn(train(plan_of(), data(), budget=Purse(1)), 0).median()) > 200
 
 
 @pytest.mark.parametrize("iterations", [1, 2])
@@ -123,8 +122,7 @@ def test_the_release_holds_public_pictures_alone_and_draws_alike_from_its_files(
 def test_with_public_labels_a_class_selects_among_its_own():
     labels = np.where(np.tile(LEVELS, 8) < 100, 1, 0)  # the darker ones are called light
     given = data(public_anchor_labels=labels, public_anchor_classes=("dark", "light"))
-    generator = train(plan_of(public_labels=True), given)
-    assert float(levels_drawn(generator, 0).max()) < 110
+    assert float(levels_drawn(train(plan_of(public_labels=True), given), 0).max()) < 110
     with pytest.raises(AnchorsMissing, match="the class light"):
         train(plan_of(public_labels=True), dataclasses.replace(given, public_anchor_classes=("dark", "x")))
 

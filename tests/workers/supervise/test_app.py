@@ -124,8 +124,7 @@ def test_the_evaluation_of_a_release_is_rung_for_at_once(workshop, tmp_path, tin
     job_id = workshop.train(evaluate=True)
     queue.deliver(workshop.factory, lambda *_: None, now=datetime.now(UTC))
     sent = work_on_message(workshop, [job_id], tmp_path, *tiny_runner)
-    evaluation = workshop.evaluation(workshop.job(job_id).release_id)
-    assert sent == [(TASK_RUN_JOB, [evaluation.job_id])]
+    assert sent == [(TASK_RUN_JOB, [workshop.evaluation(workshop.job(job_id).release_id).job_id])]
 
 
 def test_the_celery_settings_never_run_a_training_twice(workshop):

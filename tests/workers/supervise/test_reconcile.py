@@ -208,8 +208,7 @@ def test_before_anything_is_put_away_the_ledger_is_verified_once_more(workshop):
     assert sweep(workshop.settings, workshop.factory, now=datetime.now(UTC)) == 0
     assert folder.is_dir()
     assert unknown.is_dir()
-    codes = {stop.code for stop in workshop.do(arming_stops)}
-    assert codes == {"installation_mismatch"}
+    assert {stop.code for stop in workshop.do(arming_stops)} == {"installation_mismatch"}
 
 
 @on_either_database

@@ -316,8 +316,7 @@ def test_a_training_whose_time_is_over_publishes_what_was_paid_for(workshop, tin
     assert (workshop.job(job_id).state, workshop.job(job_id).ended_early) == (JobState.QUEUED, EarlyEnd.TIME_LIMIT)
     workshop.supervise(job_id, tiny_runner)
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
-    release = workshop.release_of(job_id)
-    assert release.incomplete["reason"] == "time_limit"
+    assert workshop.release_of(job_id).incomplete["reason"] == "time_limit"
     assert workshop.hold(job_id).captured_nano == charged_nano  # the last attempt charged nothing
 
 
