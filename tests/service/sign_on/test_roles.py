@@ -188,8 +188,7 @@ def test_whoever_becomes_an_owner_again_was_not_one_meanwhile(session, settings,
 
 
 def test_a_project_that_is_not_there_gives_nobody_a_role(session, settings, now):
-    person = signs_in(session, settings, now, ["heart"])
-    assert people.roles(session, person) == []
+    assert people.roles(session, signs_in(session, settings, now, ["heart"])) == []
     assert session.scalars(select(Admin)).all() == []
     assert people.unknown_projects(session, settings) == ["prj_" + "a" * 20]  # which the operator is told
 

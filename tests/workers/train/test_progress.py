@@ -74,7 +74,8 @@ def test_pieces_of_one_name_are_told_apart():
     place = None
     for index, (stage, steps) in enumerate([("draw", 10), ("evaluate", 100)] * 2):
         for step in (0, steps // 2, steps):
-            assert find_place(twice, place, stage, step, steps) == Place(index, step)
+            place = find_place(twice, place, stage, step, steps)
+            assert place == Place(index, step)
 
 
 @given(
