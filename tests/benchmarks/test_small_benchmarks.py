@@ -184,8 +184,7 @@ def test_too_few_losses_and_those_that_are_no_numbers_are_refused_and_infinite_o
     for members, why in ((torch.rand(3), "at least 4"), (broken, "not a number")):
         with pytest.raises(ValueError, match=why):
             attack_by_loss(members, torch.rand(10), generator=stream(0))
-    found = attack_by_loss(torch.rand(10), torch.full((10,), torch.inf), generator=stream(0))
-    assert found.success_rate == 1
+    assert attack_by_loss(torch.rand(10), torch.full((10,), torch.inf), generator=stream(0)).success_rate == 1
 
 
 def test_without_privacy_members_are_told_apart_and_with_it_they_are_not(monkeypatch):

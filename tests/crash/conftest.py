@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, text
 
 from benchmarks.chaos_audit import audit
 from obscura.wire.words import EntryKind
@@ -22,6 +22,7 @@ from service.db.session import transaction
 from service.storage import storage_of
 from service.storage.interface import key_of
 from service.storage.journals import journalled, read_journal
+from tests.together import wait_until
 from tests.workers.conftest import Workshop, build
 from workers.supervise.attempts import Attempt, claim_job
 from workers.supervise.reconcile import reconcile, sweep
@@ -48,6 +49,10 @@ class Ended:
         return self
 
 
+_OTHERS = """SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+    AND backend_type = 'client backend' AND xact_start IS NOT NULL AND pid <> pg_backend_pid()"""
+
+
 @dataclass
 class Scene:
     """A workshop whose processes can be killed."""
@@ -65,7 +70,14 @@ class Scene:
         ended = subprocess.run(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         )
+        if die_at:
+            wait_until(self._has_no_orphan, "PostgreSQL keeps a transaction of a dead process")
         return Ended(ended.returncode, ended.stdout)
+
+    def _has_no_orphan(self) -> bool:
+        """Return whether PostgreSQL has noticed that a killed process is gone, whose locks it keeps until then."""
+        with self.shop.factory.kw["bind"].connect() as connection:
+            return connection.dialect.name == "sqlite" or not connection.scalar(text(_OTHERS))
 
     def request(self, method: str, path: str, *, die_at: str = "", **sent: Any) -> Ended:
         """Run a web process for one request."""

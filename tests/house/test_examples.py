@@ -231,8 +231,7 @@ def test_the_guides_run_from_the_first_account_to_the_last_deletion(client, tmp_
             walk.seen["earlier"] = walk.seen["rel_..."]
         elif command.startswith("obscura limits request"):
             client.lower_limit(client.find_account("patients").id, epsilon=4.5, reason="it was raised to 5 before")
-        approves = command.startswith("obscura decisions approve")
-        return {"OBSCURA_TOKEN": bob} if approves else {}
+        return {"OBSCURA_TOKEN": bob} if command.startswith("obscura decisions approve") else {}
 
     for document in examples.TOGETHER:
         walk.python = f"token = {client.service.token!r}\naccount_id = {walk.seen.get('acc_...')!r}\n"

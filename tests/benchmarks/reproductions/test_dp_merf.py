@@ -62,8 +62,7 @@ def audited() -> Audited:
         released = privatise_embedding(sums, BUDGET_NANO, NoLedger(), SecureNoise.derive(secret, "sums"))
         return released @ embedded_sums(canary, np.zeros(1, np.int64), WAVES, 1)[0]
 
-    claim = GaussianEvent.of_discrete_noise(UNIT, stddev_for(UNIT, BUDGET_NANO))
-    return Audited("mean embedding", claim, draw)
+    return Audited("mean embedding", GaussianEvent.of_discrete_noise(UNIT, stddev_for(UNIT, BUDGET_NANO)), draw)
 
 
 def test_an_audit_bears_the_claim_out_and_flags_what_breaks_it(monkeypatch):

@@ -68,8 +68,7 @@ def test_refusals() -> None:
 
 
 def test_pld_epsilon_of_gaussian_releases_is_exact() -> None:
-    merged = math.sqrt(VOTES.count * VOTES.mu_squared_exact)
-    assert pld_epsilon([VOTES], 1e-5) == gaussian_epsilon(merged, 1e-5)
+    assert pld_epsilon([VOTES], 1e-5) == gaussian_epsilon(math.sqrt(VOTES.count * VOTES.mu_squared_exact), 1e-5)
     assert pld_epsilon([VOTES], 1e-5) == pytest.approx(certify()["epsilon"], rel=0.02)
     assert pld_epsilon([PoissonGaussianEvent(1.0, 10.0)], 1e-5) == pytest.approx(gaussian_epsilon(0.1, 1e-5), rel=1e-3)
 

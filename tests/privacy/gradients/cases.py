@@ -86,8 +86,7 @@ class TiedTokens(nn.Module):
         self.out.weight = self.embed.weight
 
     def forward(self, index: torch.Tensor) -> torch.Tensor:
-        x = self.second(self.first(self.embed(index)).tanh()).tanh()
-        return self.head(self.out(x).tanh().mean(dim=1))
+        return self.head(self.out(self.second(self.first(self.embed(index)).tanh()).tanh()).tanh().mean(dim=1))
 
 
 def sequences(n: int) -> Records:

@@ -50,8 +50,7 @@ def test_the_noise_is_gaussian_with_the_priced_deviation(wrong: float) -> None:
         torch.full((500, 200), 3000), bound=500.0, noise_multiplier=1.7, noise=cases.noise("distribution")
     )
     centred = (found - 3000).numpy().ravel()
-    p_value = stats.kstest(centred, stats.norm(scale=500 * 1.7 * wrong).cdf).pvalue
-    assert bool(p_value > 1e-6) is (wrong == 1.0)
+    assert bool(stats.kstest(centred, stats.norm(scale=500 * 1.7 * wrong).cdf).pvalue > 1e-6) is (wrong == 1.0)
 
 
 def test_released_values_lie_on_the_public_grid_and_only_integers_are_released() -> None:

@@ -178,8 +178,7 @@ def test_masks_have_their_share_and_cooling_reaches_its_end() -> None:
     assert int(random_mask(1000, 0.7, generator).sum()) == 300
     assert not torch.equal(random_mask(1000, 0.7, generator), random_mask(1000, 0.7, generator))
     assert int(random_mask(1, 0.9, generator).sum()) == 1
-    mean = torch.tensor([0.1, -3.0, 0.2, 2.0])
-    assert ranked_mask(mean, 0.5).tolist() == [False, True, False, True]
+    assert ranked_mask(torch.tensor([0.1, -3.0, 0.2, 2.0]), 0.5).tolist() == [False, True, False, True]
     schedule = FreezeSchedule(0.8, cooling_steps=4)
     assert [schedule.at(step) for step in (0, 1, 2, 4, 9)] == pytest.approx([0, 0.2, 0.4, 0.8, 0.8])
     epochs = FreezeSchedule(0.8, cooling_steps=40, period=10)

@@ -114,8 +114,7 @@ def test_what_is_too_long_is_left_out_whatever_made_it_so() -> None:
     bound, rows = 1000.0, torch.tensor([[600.0, 800.0], [600.0, 801.0], [3.0, 4.0]])
     assert exact_sums([({"": rows}, None)], bound)[""].tolist() == [3, 4]  # at the bound there is no room to be sure
     assert exact_sums([({"": rows * 0.999}, None)], bound)[""].tolist() != [3, 4]
-    present = torch.tensor([True, True, False])
-    assert exact_sums([({"": rows}, present)], bound)[""].tolist() == [0, 0]
+    assert exact_sums([({"": rows}, torch.tensor([True, True, False]))], bound)[""].tolist() == [0, 0]
     together = {"a": rows[2:] * 150, "b": rows[2:] * 150}  # each 750 long, together 1060
     assert [value.tolist() for value in exact_sums([(together, None)], bound).values()] == [[0, 0], [0, 0]]
 
@@ -138,8 +137,7 @@ def test_factors_of_a_gradient_keep_its_direction_and_never_exceed_its_length() 
     made = left[:, :, None] * right[:, None, :]
     assert bool((made == made.round()).all())
     assert bool((made.flatten(1).norm(dim=1) <= 2.0**30).all())
-    turned = (made / 2.0**30 - exact / lengths[:, None, None]).flatten(1).norm(dim=1)
-    assert float(turned.max()) < 2e-3
+    assert float((made / 2.0**30 - exact / lengths[:, None, None]).flatten(1).norm(dim=1).max()) < 2e-3
 
 
 def test_rows_are_rounded_in_place() -> None:

@@ -52,8 +52,7 @@ def test_equal_units_meet_and_the_key_decides_where() -> None:
 
 
 def test_shards_fill_evenly_and_may_stay_empty() -> None:
-    sizes = np.bincount(partition.shard_of(rows(20_000), KEY, 100), minlength=100)
-    assert stats.chisquare(sizes).pvalue > 1e-3
+    assert stats.chisquare(np.bincount(partition.shard_of(rows(20_000), KEY, 100), minlength=100)).pvalue > 1e-3
     assert np.bincount(partition.shard_of(rows(50), KEY, 100), minlength=100).min() == 0
 
 

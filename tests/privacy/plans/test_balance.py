@@ -88,8 +88,7 @@ def test_more_budget_shows_smaller_classes() -> None:
 
 def test_of_subjects_the_balance_is_one_of_subjects() -> None:
     facts = dataclasses.replace(FACTS, records_declared=9_000, unit="subject", subjects_declared=2020)
-    made = plan(facts=facts, class_fractions="0.99,0.01")
-    assert "sick (about 20 subjects)" in made.notes[0]
+    assert "sick (about 20 subjects)" in plan(facts=facts, class_fractions="0.99,0.01").notes[0]
 
 
 def test_many_drowned_classes_are_counted_and_the_rarest_named() -> None:

@@ -39,8 +39,7 @@ SAMPLED = [(1.0, 1), (0.9, 3), (0.137, 293), (0.1, 50), (0.01, 2000), (512 / 60_
 def test_the_multiplier_is_the_smallest_that_the_budget_pays_for(probability: float, steps: int) -> None:
     found = noise_multiplier_for(ACCOUNT, probability, steps, ACCOUNT.capacity_nano)
     assert ACCOUNT.cost_nano(PoissonGaussianEvent(probability, found, steps)) <= ACCOUNT.capacity_nano
-    less = PoissonGaussianEvent(probability, found * 0.999, steps)
-    assert ACCOUNT.cost_nano(less) > ACCOUNT.capacity_nano
+    assert ACCOUNT.cost_nano(PoissonGaussianEvent(probability, found * 0.999, steps)) > ACCOUNT.capacity_nano
 
 
 def test_what_a_crash_makes_necessary_is_paid_for_beforehand() -> None:
