@@ -56,6 +56,7 @@ test: setup ## the whole test suite; PostgreSQL and Redis are used when they can
 	@OMP_NUM_THREADS=1 $(BIN)/python scripts/with_services.py \
 		$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal $(PYTEST_ARGUMENTS)
 
+# mypy takes about as long as the other checks together, so it runs beside them.
 check: setup ## style, types, the language, and the rules about who may import whom
 	@$(BIN)/mypy & types=$$!; trap 'kill $$types 2>/dev/null || true' EXIT; \
 	$(BIN)/ruff check $(CODE) $(NOTEBOOK); \

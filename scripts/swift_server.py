@@ -18,7 +18,8 @@ from scripts.with_services import free_port
 KEY, SECRET, BUCKET = "test:tester", "testing", "obscura"
 PATIENCE_SECONDS = 60
 _KINDS = ("account", "container", "object")
-_UPDATER = "updater"  # corrects lists after a crash of the container server
+# The programs, with their configurations. The updater corrects lists after a crash of the container server.
+_PROGRAMS = {f"{kind}-server": kind for kind in (*_KINDS, "proxy")} | {"object-updater": "object"}
 _SWIFT = "[swift-hash]\nswift_hash_path_suffix = test\n[storage-policy:0]\nname = only\ndefault = yes\n"
 _DEFAULT = """[DEFAULT]
 swift_dir = {folder}
@@ -112,8 +113,7 @@ class SwiftServer:
         wait_for_bucket(self.url)
 
     def spawn(self) -> None:
-        for kind in (*_KINDS, "proxy", _UPDATER):
-            self._processes[kind] = self._spawn(kind)
+        self._processes = {program: self._spawn(program) for program in _PROGRAMS}
 
     def stop(self) -> None:
         """Kill all processes, like a power failure."""
@@ -130,13 +130,12 @@ class SwiftServer:
 
     def keep(self) -> None:
         """Restart dead processes, unless the server was stopped."""
-        for kind, process in self._processes.items():
+        for program, process in self._processes.items():
             if process.poll() is not None:
-                self._processes[kind] = self._spawn(kind)
+                self._processes[program] = self._spawn(program)
 
-    def _spawn(self, kind: str) -> subprocess.Popen[bytes]:
-        program, config = ("object-updater", "object") if kind == _UPDATER else (f"{kind}-server", kind)
-        command = (str(self._binaries / f"swift-{program}"), str(self._folder / f"{config}.conf"))
+    def _spawn(self, program: str) -> subprocess.Popen[bytes]:
+        command = (str(self._binaries / f"swift-{program}"), str(self._folder / f"{_PROGRAMS[program]}.conf"))
         with (self._folder / "said").open("ab") as log:
             return subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True

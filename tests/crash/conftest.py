@@ -49,7 +49,7 @@ class Ended:
         return self
 
 
-_OTHERS = """SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+_OPEN_TRANSACTIONS = """SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
     AND backend_type = 'client backend' AND xact_start IS NOT NULL AND pid <> pg_backend_pid()"""
 
 
@@ -71,13 +71,13 @@ class Scene:
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         )
         if die_at:
-            wait_until(self._has_no_orphan, "PostgreSQL keeps a transaction of a dead process")
+            wait_until(self._locks_are_free, "PostgreSQL keeps the transaction of a killed process open")
         return Ended(ended.returncode, ended.stdout)
 
-    def _has_no_orphan(self) -> bool:
-        """Return whether PostgreSQL has noticed that a killed process is gone, whose locks it keeps until then."""
+    def _locks_are_free(self) -> bool:
+        """Return whether PostgreSQL has ended the transactions of killed processes, and so released their locks."""
         with self.shop.factory.kw["bind"].connect() as connection:
-            return connection.dialect.name == "sqlite" or not connection.scalar(text(_OTHERS))
+            return connection.dialect.name == "sqlite" or not connection.scalar(text(_OPEN_TRANSACTIONS))
 
     def request(self, method: str, path: str, *, die_at: str = "", **sent: Any) -> Ended:
         """Run a web process for one request."""
