@@ -15,7 +15,6 @@ DELTA_USUAL_MOST = 1e-4  # a larger delta must be confirmed
 
 Unit = Literal["record", "subject"]  # whose presence the guarantee hides; declared when an account is opened
 UNITS: tuple[Unit, ...] = ("record", "subject")
-EPSILONS_OFFERED = (0.5, 1.0, 3.0, 8.0)  # for a new account
 UNIT_WORDS: Mapping[str, str] = {"record": "one record", "subject": "all records of one subject"}
 
 

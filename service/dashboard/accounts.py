@@ -18,15 +18,7 @@ from fastapi.responses import HTMLResponse, StreamingResponse
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from obscura.wire.budgets import (
-    DELTA_LEAST,
-    DELTA_MOST,
-    DELTA_USUAL_MOST,
-    EPSILON_LEAST,
-    EPSILON_MOST,
-    EPSILONS_OFFERED,
-    usual_delta,
-)
+from obscura.wire import budgets
 from obscura.wire.schemas import RECORDS_MAX, AccountRequest, EntryRecord, record_of
 from obscura.wire.words import DatasetState, Visibility
 from privacy.accounting.filter import attacker_certainty_max, open_filter
@@ -54,6 +46,7 @@ ACCOUNT_PARTS = ("overview", "data", "jobs", "ledger", "controls")
 ACCOUNTS_A_PAGE = 25
 RECENT = 6  # number of jobs and releases shown on other pages
 JOBS_OF_ACCOUNT = 25
+OFFERED = {0.5: "Strong", 1.0: "Usual", 3.0: "Weak", 8.0: "Very weak"}  # epsilons of a new account
 UNITS_ASSUMED = 10_000  # for the odds on the form that opens an account, before a number is entered
 ENTRIES_A_BLOCK = 1000  # of an exported ledger
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # first characters of formulas in spreadsheets
@@ -109,7 +102,7 @@ class NewAccount:
     def request_fields(self) -> dict[str, Any]:
         """Return the fields of the API request; delta follows from the number of units unless it is stated."""
         units = _number(self.units, 1, RECORDS_MAX)
-        delta = self.other_delta or (usual_delta(int(units)) if units else None)
+        delta = self.other_delta or (budgets.usual_delta(int(units)) if units else None)
         epsilon = self.other_epsilon if self.epsilon == "other" else self.epsilon
         fields = {"name": self.name, "owner": self.owner, "epsilon": epsilon, "delta": delta, "unit": self.unit}
         return fields | {"adjacency": "add_remove", "project_id": self.project_id}
@@ -126,18 +119,22 @@ def new_account(request: Request, service: Running, form: Annotated[NewAccount, 
             terms = read_body(AccountRequest, fields)
         except FieldsRefused as error:
             wrong = error.fields
-    delta, odds = _number(fields["delta"], DELTA_LEAST, DELTA_MOST) or usual_delta(UNITS_ASSUMED), {}
-    for epsilon in (*EPSILONS_OFFERED, _number(form.other_epsilon, EPSILON_LEAST, EPSILON_MOST)):
+    delta, odds = (
+        _number(fields["delta"], budgets.DELTA_LEAST, budgets.DELTA_MOST) or budgets.usual_delta(UNITS_ASSUMED),
+        {},
+    )
+    for epsilon in (*OFFERED, _number(form.other_epsilon, budgets.EPSILON_LEAST, budgets.EPSILON_MOST)):
         if epsilon is not None:
             with suppress(InvalidParameter):  # too small to buy anything
                 odds[epsilon] = attacker_certainty_max(open_filter(epsilon, delta))
     values: dict[str, Any] = {"form": form, "terms": terms, "wrong": wrong, "delta": delta, "odds": odds}
-    values |= {"projects": projects, "other": epsilon, "delta_usual_most": DELTA_USUAL_MOST}
+    large = (delta if terms is None else terms.delta) > budgets.DELTA_USUAL_MOST
+    values |= {"projects": projects, "offered": OFFERED, "other": epsilon, "large": large}
     if terms is not None:
         words = ["obscura", "accounts", "create", terms.name, f"--owner={terms.owner}"]
         words += [f"--{name}={getattr(terms, name)}" for name in ("epsilon", "delta", "unit")]
         words += [f"--project={terms.project_id}"] if terms.project_id else []
-        words += ["--accept-large-delta"] if terms.delta > DELTA_USUAL_MOST else []
+        words += ["--accept-large-delta"] if large else []
         values |= {"command": shlex.join(words), "change": urlencode(asdict(replace(form, review="")))}
     return page(request, "account_new.html", **values)
 

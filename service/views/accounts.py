@@ -27,7 +27,7 @@ from service.views import ROWS_MAX
 from service.wording import RECIPE_TITLES
 
 GROUPS_A_PAGE = 20
-ENTRIES_A_PAGE = 400
+ENTRIES_A_PAGE = 200
 BARS_MAX = 20  # of a chart, legible at 390 pixels
 
 
