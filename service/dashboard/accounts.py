@@ -5,13 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, StreamingResponse
@@ -127,15 +125,9 @@ def new_account(request: Request, service: Running, form: Annotated[NewAccount, 
         if epsilon is not None:
             with suppress(InvalidParameter):  # too small to buy anything
                 odds[epsilon] = attacker_certainty_max(open_filter(epsilon, delta))
-    values: dict[str, Any] = {"form": form, "terms": terms, "wrong": wrong, "delta": delta, "odds": odds}
+    values: dict[str, Any] = {"form": vars(form), "terms": terms, "wrong": wrong, "delta": delta, "odds": odds}
     large = (delta if terms is None else terms.delta) > budgets.DELTA_USUAL_MOST
     values |= {"projects": projects, "offered": OFFERED, "other": epsilon, "large": large}
-    if terms is not None:
-        words = ["obscura", "accounts", "create", terms.name, f"--owner={terms.owner}"]
-        words += [f"--{name}={getattr(terms, name)}" for name in ("epsilon", "delta", "unit")]
-        words += [f"--project={terms.project_id}"] if terms.project_id else []
-        words += ["--accept-large-delta"] if large else []
-        values |= {"command": shlex.join(words), "change": urlencode(asdict(replace(form, review="")))}
     return page(request, "account_new.html", **values)
 
 

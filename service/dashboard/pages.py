@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -159,6 +160,7 @@ def _templates() -> jinja2.Environment:
         "units": UNIT_WORDS,
         "wording": wording,
     }
+    environment.filters["shell"] = shlex.quote
     environment.filters["seconds"] = lambda seconds: show_duration(timedelta(seconds=seconds))
     return environment
 

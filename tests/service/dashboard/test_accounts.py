@@ -232,7 +232,10 @@ def test_an_account_is_opened_only_from_a_review_of_the_permanent_choice(site):
     said = "This choice is permanent", "each image", f"An attacker’s 50% becomes at most {sure}.", "1 in 1,000,000"
     assert_shown(words_of(review), *said)
     assert "accept_large_delta" not in review
-    assert_shown(html.unescape(review), "--epsilon=3.0 --delta=1e-06 --unit=record")
+    assert_shown(
+        html.unescape(review),
+        "create 'the people' --owner 'Dr. O'\"'\"'Hara' --epsilon 3.0 --delta 1e-06 --unit record",
+    )
     (change,) = re.findall(r'<a href="(\?[^"]+)">Change', review)
     assert 'name="name" type="text" value="the people"' in admin.get(f"/accounts/new{html.unescape(change)}").text
     address = f"/accounts/new?{urlencode(TERMS | {'review': '1'})}"
