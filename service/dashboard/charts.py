@@ -26,7 +26,7 @@ class Chart:
 class SpendBar:
     """One job's share of a budget, on top of the shares before it."""
 
-    label: str  # number of the job on this chart; "earlier" for what was spent before
+    label: str  # number of the job on this chart; "…" for what was spent before
     cost: JobCost | None
     share: float
     total: float  # with all bars before
@@ -46,7 +46,7 @@ class SpendChart(Chart):
 
 def spend_chart(costs: Sequence[JobCost], earlier: float) -> SpendChart | None:
     """Return the chart of the jobs' shares; None if nothing was spent. `earlier` is the share before them."""
-    shares: list[tuple[str, JobCost | None, float]] = [("earlier", None, earlier)] if round(earlier, 4) else []
+    shares: list[tuple[str, JobCost | None, float]] = [("…", None, earlier)] if round(earlier, 4) else []
     shares += [(str(number), cost, cost.share) for number, cost in enumerate(costs, 1)]
     if not shares:
         return None

@@ -22,6 +22,7 @@ from service import ledger
 from service.dashboard import accounts as pages
 from service.dashboard.accounts import write_csv
 from service.dashboard.charts import HEIGHT, WIDTH, spend_chart
+from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.ledger_tables import Account, Entry
 from service.views import accounts as views
@@ -29,7 +30,7 @@ from service.views.accounts import JobCost
 from service.wording import FILTERS
 from tests.service.dashboard.conftest import assert_shown, forms_of, submit
 from tests.service.dashboard.test_pages import Page, words_of
-from tests.service.steps import charge
+from tests.service.steps import charge, hold_amount
 
 TERMS = {"name": "the people", "owner": "Dr. O'Hara", "epsilon": "3", "units": "60000", "unit": "record"}
 
@@ -87,15 +88,20 @@ def test_the_next_step_of_an_account_follows_from_what_it_has(site, open_account
     account = open_account(site.factory)
     page = f"/accounts/{account}"
 
-    def step() -> list[str]:
-        return re.findall(r'class="button" href="([^"]+)"', site.client().get(page).text)
+    def step(client: Any = None) -> list[str]:
+        return re.findall(r'class="button" href="([^"]+)"', (client or site.client()).get(page).text)
 
     declare_dataset(site.factory, account_id=account, state=DatasetState.DECLARED)
-    assert step() == [f"/datasets/new?account={account}"]
+    assert step() == step(site.signed_in("data", "read")) == [f"/datasets/new?account={account}"]
+    assert step(site.signed_in("train", "read")) == []
     site.change(Account, account, closed=True)
     assert step() == []
     dataset = declare_dataset(site.factory, account_id=account)
-    assert step() == [f"/train?dataset={dataset}"]
+    assert step() == step(site.signed_in("train", "read")) == [f"/train?dataset={dataset}"]
+    assert step(site.signed_in("data", "read")) == []
+    rest = {"job_id": new_id("job"), "amount_nano": site.balance(account).left_nano, "now": site.now}
+    site.do(hold_amount, account_id=account, **rest)
+    assert step() == [f"/releases?account={account}"]
     site.do(ledger.limits.set_frozen, account_id=account, frozen=True, reason="an audit", now=site.now)
     assert step() == [f"{page}/controls"]
 
