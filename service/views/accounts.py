@@ -160,12 +160,10 @@ def recent_costs(session: Session, account_id: str) -> tuple[list[JobCost], floa
 def _costs(session: Session, account_id: str, groups: Sequence[Sequence[Entry]]) -> dict[str, JobCost]:
     """Return the costs of the jobs among groups of entries, by job id."""
     capacity_nano, by_job = ledger.get_account(session, account_id).capacity_nano, {}
-    jobs = select(Job.id, Job.recipe, Dataset.name).outerjoin(Dataset, Dataset.id == Job.dataset_id)
-    jobs = jobs.where(Job.id.in_([group[0].job_id for group in groups if group[0].job_id]))
-    words = {
-        row.id: f"Training {RECIPE_TITLES.get(row.recipe, row.recipe)} on {row.name}"
-        for row in session.execute(visible(session, Job, jobs))
-    }
+    job_ids = [group[0].job_id for group in groups if group[0].job_id]
+    jobs = visible(session, Job, select(Job.id, Job.recipe, Dataset.name)).where(Job.id.in_(job_ids))
+    rows = session.execute(jobs.outerjoin(Dataset, Dataset.id == Job.dataset_id))
+    words = {row.id: f"Training {RECIPE_TITLES.get(row.recipe, row.recipe)} on {row.name}" for row in rows}
     for head, last in ((group[0], group[-1]) for group in groups):
         if head.job_id is not None:
             ended = last.kind if last.kind in (EntryKind.CAPTURE, EntryKind.RETURN) else None
