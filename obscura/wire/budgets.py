@@ -16,3 +16,8 @@ DELTA_USUAL_MOST = 1e-4  # a larger delta must be confirmed
 Unit = Literal["record", "subject"]  # whose presence the guarantee hides; declared when an account is opened
 UNITS: tuple[Unit, ...] = ("record", "subject")
 UNIT_WORDS: Mapping[str, str] = {"record": "one record", "subject": "all records of one subject"}
+
+
+def usual_delta(units: int) -> float:
+    """Return the largest power of ten that is at most 1 / (10 x units) and needs no confirmation."""
+    return min(float(f"1e-{len(str(10 * units - 1))}"), DELTA_USUAL_MOST)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from itertools import pairwise
+from itertools import accumulate
 
 from obscura.wire.job_schemas import SweepRecord
-from obscura.wire.schemas import to_the_minute
-from service.views.accounts import SpendPoint
+from service.views.accounts import JobCost
 
 WIDTH, HEIGHT = 640, 200
 LEFT, RIGHT, TOP, BOTTOM = 54, 12, 20, 26
@@ -25,38 +23,43 @@ class Chart:
 
 
 @dataclass(frozen=True)
+class SpendBar:
+    """One job's share of a budget, on top of the shares before it."""
+
+    label: str  # number of the job on this chart; "…" for what was spent before
+    cost: JobCost | None
+    share: float
+    total: float  # with all bars before
+    x: float
+    y: float
+    tall: float
+
+
+@dataclass(frozen=True)
 class SpendChart(Chart):
-    """A step line of spent budget with a band of held budget on top; the limit is 100%."""
+    """A bar for each job in order, from the total before it to the total after it."""
 
-    spent_line: str
-    spent_area: str
-    held_area: str
-    begin: datetime
-    end: datetime
+    bars: tuple[SpendBar, ...]
+    thick: float
+    percents: tuple[tuple[int, float], ...]
 
 
-def spend_chart(points: Sequence[SpendPoint], now: datetime) -> SpendChart | None:
-    """Return the chart of balances up to now; None if no budget was ever held or spent."""
-    if not any(point.spent or point.held for point in points):
+def spend_chart(costs: Sequence[JobCost], earlier: float) -> SpendChart | None:
+    """Return the chart of the jobs' shares; None if nothing was spent. `earlier` is the share before them."""
+    shares: list[tuple[str, JobCost | None, float]] = [("…", None, earlier)] if round(earlier, 4) else []
+    shares += [(str(number), cost, cost.share) for number, cost in enumerate(costs, 1)]
+    if not shares:
         return None
-    begin, end = points[0].at, max(to_the_minute(now), points[-1].at)
-    span = max((end - begin).total_seconds(), 1.0)
-
-    def x(moment: datetime) -> float:
-        return round(LEFT + (WIDTH - LEFT - RIGHT) * (moment - begin).total_seconds() / span, 1)
-
-    moments = [*(point.at for point in points[1:]), end]
-    steps = list(zip(points, pairwise([x(moment) for moment in (begin, *moments)]), strict=True))
-    spent = [f"{edge} {_y(point.spent)}" for point, edges in steps for edge in edges]
-    total = [f"{edge} {_y(point.spent + point.held)}" for point, edges in steps for edge in edges]
-    floor = _y(0.0)
-    return SpendChart(
-        spent_line="M" + " L".join(spent),
-        spent_area=f"M{x(begin)} {floor} L" + " L".join(spent) + f" L{x(end)} {floor} Z",
-        held_area="M" + " L".join(total) + " L" + " L".join(reversed(spent)) + " Z",
-        begin=begin,
-        end=end,
-    )
+    totals = list(accumulate(share for _, _, share in shares))
+    scale = max(*totals, 1.0)  # above 1 if the limit was lowered below the spent budget
+    step = (WIDTH - LEFT - RIGHT) / max(len(shares), 4)
+    bars = []
+    for number, ((label, cost, share), total) in enumerate(zip(shares, totals, strict=True)):
+        top = _y(total / scale)
+        x = round(LEFT + step * (number + 0.15), 1)
+        bars.append(SpendBar(label, cost, share, total, x, top, round(_y((total - share) / scale) - top, 1)))
+    percents = tuple((percent, _y(percent / 100 / scale)) for percent in (0, 50, 100))
+    return SpendChart(tuple(bars), round(0.7 * step, 1), percents)
 
 
 @dataclass(frozen=True)

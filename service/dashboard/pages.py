@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Coroutine, Mapping
+import json
+import shlex
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cache, lru_cache
 from inspect import isawaitable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 import jinja2
 from fastapi import FastAPI, Request, Response
-from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
 from jinja2.filters import do_mark_safe
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from starlette.exceptions import HTTPException
 
 from obscura.wire.budgets import UNIT_WORDS
@@ -71,7 +74,7 @@ class PageRoute(APIRoute):
             except (ObscuraError, PrivacyError, RequestValidationError) as error:
                 if wants_problem:
                     raise
-                response = _error_page(request, error)
+                response = _refusal(request, error)
             for name, value in HEADERS.items():
                 response.headers.setdefault(name, value)
             return response
@@ -79,25 +82,35 @@ class PageRoute(APIRoute):
         return handle
 
 
-def answer_unknown_with_pages(app: FastAPI) -> None:
-    """Show browsers an error page if no route matches, except below the API's paths."""
-    otherwise = app.exception_handlers.get(HTTPException, http_exception_handler)
+def show_errors_as_pages(app: FastAPI, find_viewer: Callable[[Request], Awaitable[object]]) -> None:
+    """Show browsers an error page for unknown addresses and unexpected errors, except below the API's paths.
 
-    async def answer(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        outside = not request.scope["path"].startswith("/v1/")
-        if not outside or "text/html" not in request.headers.get("accept", ""):
+    `find_viewer` sets `request.state.viewer` if somebody is signed in, so that the page has their menu.
+    """
+
+    def show(otherwise: Callable[[Request, Exception], Any]) -> Callable[[Request, Exception], Awaitable[Response]]:
+        async def answer(request: Request, error: Exception) -> Response:
             problem = otherwise(request, error)
-            return await problem if isawaitable(problem) else problem
-        missing = error.status_code == 404
-        title = "Not found" if missing else "Invalid request"
-        message = "There is no page at this address." if missing else "This page does not accept this kind of request."
-        message = error.detail if error.status_code in (408, 503) else message
-        response = page(request, "error.html", status_code=error.status_code, title=title, message=message)
-        response.headers.update(HEADERS)
-        return response
+            problem = await problem if isawaitable(problem) else problem
+            if request.scope["path"].startswith("/v1/") or "text/html" not in request.headers.get("accept", ""):
+                return cast(Response, problem)
+            with suppress(ObscuraError, SQLAlchemyError):
+                await find_viewer(request)
+            facts, status = json.loads(problem.body), problem.status_code
+            title, message = TITLES.get(facts["code"], "Invalid request"), _UNMATCHED.get(status, facts["detail"])
+            kept = {name: value for name, value in problem.headers.items() if name in ("retry-after", "x-request-id")}
+            return _error_page(request, status, title, message, facts["code"], kept | HEADERS)
 
-    app.add_exception_handler(HTTPException, answer)
+        return answer
+
+    for kind in (HTTPException, OperationalError, Exception):
+        app.add_exception_handler(kind, show(app.exception_handlers[kind]))
+
+
+_UNMATCHED = {
+    404: "There is no page at this address.",
+    405: "This page does not accept this kind of request.",
+}
 
 
 def page(request: Request, template: str, *, status_code: int = 200, **values: Any) -> HTMLResponse:
@@ -106,19 +119,22 @@ def page(request: Request, template: str, *, status_code: int = 200, **values: A
     return HTMLResponse(text, status_code=status_code)
 
 
-def _error_page(request: Request, error: Exception) -> Response:
+def _refusal(request: Request, error: Exception) -> HTMLResponse:
     code, message = "invalid_input", "A value of the form is missing or out of range."
     headers: Mapping[str, str] = {}
     if isinstance(error, ObscuraError):
         code, (message, _, headers) = error.code, describe_error(error)
         message = error.message if isinstance(error, AccountInDoubt) else message
-    response = page(
-        request,
-        "error.html",
-        status_code=STATUSES.get(code, 409),
-        title=TITLES.get(code, TITLES["conflict"]),
-        message=message,
-    )
+    title = TITLES.get(code, TITLES["conflict"])
+    return _error_page(request, STATUSES.get(code, 409), title, message, code, headers)
+
+
+def _error_page(
+    request: Request, status: int, title: str, message: str, code: str, headers: Mapping[str, str]
+) -> HTMLResponse:
+    facts = {"title": title, "message": message, "status": status, "code": code if code in STATUSES else ""}
+    facts["request_id"] = request.scope.get("obscura.request_id")
+    response = page(request, "error.html", status_code=status, **facts)
     response.headers.update(headers)
     return response
 
@@ -144,6 +160,7 @@ def _templates() -> jinja2.Environment:
         "units": UNIT_WORDS,
         "wording": wording,
     }
+    environment.filters["shell"] = shlex.quote
     environment.filters["seconds"] = lambda seconds: show_duration(timedelta(seconds=seconds))
     return environment
 

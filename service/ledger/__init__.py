@@ -11,6 +11,7 @@ from service.ledger.accounts import (
     affordable_epsilon,
     balance_of,
     entries,
+    entries_by_job,
     filter_of,
     insufficient,
     keep_subjects_key_check,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import accumulate, chain
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
@@ -35,6 +37,7 @@ from service.ledger.chain import GENESIS_HASH, entry_hash
 from service.ledger.rows import check_entry, get_account, require_clock
 
 PAGE_SIZE_MAX = 1000
+_STEPS, _ENDS = (EntryKind.ARM, EntryKind.CHARGE), (EntryKind.CAPTURE, EntryKind.RETURN)  # of jobs
 
 
 def open_account(
@@ -146,21 +149,29 @@ def filter_of(account: Account) -> Filter:
     return open_filter(account.epsilon, account.delta, account.rate, account.base)
 
 
-def balance_of(account: Account) -> BalanceFacts:
-    """Return the balance of a loaded account."""
-    privacy_filter = filter_of(account)
+def balance_of(account: Account, epsilon: float | None = None) -> BalanceFacts:
+    """Return the balance of a loaded account, or the balance that it would have at another limit.
+
+    Raise InvalidParameter if the account cannot have the limit `epsilon`.
+    """
+    privacy_filter, used_nano = filter_of(account), account.spent_nano + account.reserved_nano
+    capacity_nano = account.capacity_nano
+    if epsilon is not None:
+        privacy_filter = privacy_filter.at_limit(epsilon, used_nano)
+        capacity_nano = privacy_filter.capacity_nano
+    left_nano, guaranteed_nano = max(capacity_nano - used_nano, 0), max(capacity_nano, used_nano)
     return BalanceFacts(
-        capacity_nano=account.capacity_nano,
+        capacity_nano=capacity_nano,
         spent_nano=account.spent_nano,
         reserved_nano=account.reserved_nano,
-        left_nano=account.left_nano,
-        limit_epsilon=account.epsilon,
+        left_nano=left_nano,
+        limit_epsilon=privacy_filter.epsilon,
         spent_epsilon=privacy_filter.epsilon_of(account.spent_nano),
         reserved_epsilon=privacy_filter.epsilon_of(account.reserved_nano),
-        left_epsilon=privacy_filter.epsilon_of(account.left_nano),
-        affordable_epsilon=affordable_epsilon(privacy_filter, account.left_nano),
-        guaranteed_epsilon=max(account.epsilon, privacy_filter.epsilon_of(account.guaranteed_nano)),
-        attacker_certainty_max=attacker_certainty_max(privacy_filter, account.guaranteed_nano),
+        left_epsilon=privacy_filter.epsilon_of(left_nano),
+        affordable_epsilon=affordable_epsilon(privacy_filter, left_nano),
+        guaranteed_epsilon=max(privacy_filter.epsilon, privacy_filter.epsilon_of(guaranteed_nano)),
+        attacker_certainty_max=attacker_certainty_max(privacy_filter, guaranteed_nano),
     )
 
 
@@ -219,6 +230,40 @@ def keep_subjects_key_check(session: Session, account_id: str, check: str) -> tu
     stored = select(Account.name, Account.subjects_key_check).where(Account.id == account_id)
     name, value = session.execute(stored).one()
     return name, value or ""
+
+
+def entries_by_job(
+    session: Session, account_id: str, before: int | None = None, *, limit: int, most: int, only_jobs: bool = False
+) -> list[list[Entry]]:
+    """Return a part of an account's log in groups: all entries of one job, or one entry without a job.
+
+    The group whose first entry is the newest comes first. The hash of each entry is checked, but not its link to the
+    entry before it; `entries` checks both.
+
+    Args:
+        before: return groups whose first entry has a lower sequence number; None for the newest groups.
+        limit: maximum number of groups.
+        most: maximum number of entries; the first group may have more.
+        only_jobs: return only jobs, each with its HOLD entry and, if it has ended, its CAPTURE or RETURN entry.
+    """
+    get_account(session, account_id)
+    heads = Entry.kind == EntryKind.HOLD if only_jobs else Entry.kind.not_in((*_STEPS, *_ENDS))
+    entries = [Entry.account_id == account_id, *([Entry.kind.not_in(_STEPS)] if only_jobs else [])]
+    query = select(Entry).where(*entries, heads).order_by(Entry.sequence.desc()).limit(limit)
+    first = session.scalars(query if before is None else query.where(Entry.sequence < before)).all()
+    of_jobs = select(Entry).where(*entries, Entry.job_id.in_([head.job_id for head in first if head.job_id]))
+    counts = of_jobs.with_only_columns(Entry.job_id, func.count()).group_by(Entry.job_id)
+    by_size = dict(session.execute(counts).all())
+    sizes = accumulate(by_size.get(head.job_id, 1) for head in first)
+    first = [head for head, size in zip(first, sizes, strict=True) if size <= most] or first[:1]
+    by_job = defaultdict[str | None, list[Entry]](list)
+    of_jobs = of_jobs.where(Entry.job_id.in_([head.job_id for head in first if head.job_id]))
+    for entry in session.scalars(of_jobs.order_by(Entry.sequence)):
+        by_job[entry.job_id].append(entry)
+    groups = [by_job[head.job_id] if head.job_id else [head] for head in first]
+    for entry in chain.from_iterable(groups):
+        check_entry(entry)
+    return groups
 
 
 def entries(session: Session, account_id: str, after: int, limit: int) -> Sequence[Entry]:

@@ -8,23 +8,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import accumulate, groupby
+from itertools import groupby
 from typing import Self
 
 from sqlalchemy import select, text, tuple_
 from sqlalchemy.orm import Session
 
-from obscura.wire.schemas import AccountRecord, AccountTerms, EntryRecord, record_of, to_the_minute
+from obscura.wire.schemas import AccountRecord, AccountTerms, EntryRecord, record_of
 from obscura.wire.words import EntryKind
 from service import ledger
-from service.db.ledger_tables import Account, Hold
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job
+from service.db.ledger_tables import Account, Entry, Hold
 from service.errors import LedgerCorruption, NotFound
 from service.identity.access import require_visible, visible
 from service.logs import get_logger
 from service.views import ROWS_MAX
+from service.wording import RECIPE_TITLES
 
-ENTRIES_A_PAGE = 40
-CHART_POINTS_MAX = 120  # for 640 pixels
+GROUPS_A_PAGE = 20
+ENTRIES_A_PAGE = 200
+BARS_MAX = 20  # of a chart, legible at 390 pixels
 
 
 class DoubtfulAccount(AccountTerms, arbitrary_types_allowed=True):
@@ -114,49 +118,59 @@ def page(session: Session, *, after: str | None, limit: int) -> tuple[list[Payer
 
 
 @dataclass(frozen=True)
-class EntriesPage:
-    """Part of an account's log, newest first, with its chain verified."""
+class JobCost:
+    """A job's share of its account's present budget. Shares add up; epsilons do not."""
 
-    groups: Sequence[Sequence[EntryRecord]]  # consecutive charges of one job and stage are one group
-    older_before: int | None  # sequence number for the page of older entries; None if there are none
-    newer_before: int | None
-
-
-def newest_entries(session: Session, account_id: str, before: int | None) -> EntriesPage:
-    """Return the entries below a sequence number, newest first, with their chain verified."""
-    head = ledger.get_account(session, account_id).head_sequence
-    end = head + 1 if before is None else max(min(before, head + 1), 1)
-    start = max(end - 1 - ENTRIES_A_PAGE, 0)
-    rows = ledger.entries(session, account_id, start, end - 1 - start) if end - 1 > start else []
-    newer = min(end + ENTRIES_A_PAGE, head + 1) if end <= head else None
-    shown = [record_of(EntryRecord, row) for row in reversed(rows)]
-    runs = groupby(
-        shown, lambda row: (row.job_id, row.details.get("stage")) if row.kind == EntryKind.CHARGE else row.sequence
-    )
-    return EntriesPage([list(run) for _, run in runs], start + 1 if start > 0 else None, newer)
+    job_id: str
+    words: str | None  # "Training Moments on digits"; None if the caller may not see the job
+    ended: EntryKind | None  # CAPTURE or RETURN; None while its budget is reserved
+    at: datetime
+    share: float
 
 
 @dataclass(frozen=True)
-class SpendPoint:
-    """Balances after one entry, as fractions of the current capacity."""
+class LogGroup:
+    """All entries of one job, or one entry without a job."""
 
-    at: datetime
-    spent: float
-    held: float
+    cost: JobCost | None
+    runs: Sequence[Sequence[EntryRecord]]  # consecutive charges of one stage are one run
 
 
-def spending(session: Session, account_id: str) -> list[SpendPoint]:
-    """Return the latest balances, oldest first."""
+def log_groups(session: Session, account_id: str, before: int | None) -> tuple[list[LogGroup], int | None]:
+    """Return a page of an account's log, newest first, and the sequence number before which the next page starts."""
+    groups = ledger.entries_by_job(session, account_id, before, limit=GROUPS_A_PAGE, most=ENTRIES_A_PAGE)
+    costs, shown = _costs(session, account_id, groups), []
+    for group in groups:
+        records = [record_of(EntryRecord, row) for row in group]
+        runs = groupby(records, lambda row: row.details["stage"] if row.kind == EntryKind.CHARGE else row.sequence)
+        shown.append(LogGroup(costs.get(group[0].job_id or ""), [list(run) for _, run in runs]))
+    oldest = groups[-1][0].sequence if groups else 1
+    return shown, oldest if oldest > 1 else None
+
+
+def recent_costs(session: Session, account_id: str) -> tuple[list[JobCost], float]:
+    """Return the newest jobs that cost something, oldest first, and the share spent besides them."""
+    groups = ledger.entries_by_job(session, account_id, limit=BARS_MAX, most=ENTRIES_A_PAGE, only_jobs=True)
+    costs = [cost for cost in _costs(session, account_id, groups[::-1]).values() if cost.share]
     account = ledger.get_account(session, account_id)
-    before = max(account.head_sequence - CHART_POINTS_MAX, 0)
-    rows = ledger.entries(session, account_id, before, CHART_POINTS_MAX)
-    # Entries of trainings are dated by the hour, so one may have an earlier time than the entry before it.
-    times = accumulate((to_the_minute(row.created_at) for row in rows), max)
-    capacity = account.capacity_nano
-    return [
-        SpendPoint(at, row.spent_nano / capacity, row.reserved_nano / capacity)
-        for at, row in zip(times, rows, strict=True)
-    ]
+    spent = sum(cost.share for cost in costs if cost.ended)
+    return costs, max(account.spent_nano / account.capacity_nano - spent, 0.0)
+
+
+def _costs(session: Session, account_id: str, groups: Sequence[Sequence[Entry]]) -> dict[str, JobCost]:
+    """Return the costs of the jobs among groups of entries, by job id."""
+    capacity_nano, by_job = ledger.get_account(session, account_id).capacity_nano, {}
+    job_ids = [group[0].job_id for group in groups if group[0].job_id]
+    jobs = visible(session, Job, select(Job.id, Job.recipe, Dataset.name)).where(Job.id.in_(job_ids))
+    rows = session.execute(jobs.outerjoin(Dataset, Dataset.id == Job.dataset_id))
+    words = {row.id: f"Training {RECIPE_TITLES.get(row.recipe, row.recipe)} on {row.name}" for row in rows}
+    for head, last in ((group[0], group[-1]) for group in groups):
+        if head.job_id is not None:
+            ended = last.kind if last.kind in (EntryKind.CAPTURE, EntryKind.RETURN) else None
+            amount_nano = 0 if ended is EntryKind.RETURN else last.amount_nano if ended else head.amount_nano
+            share = amount_nano / capacity_nano
+            by_job[head.job_id] = JobCost(head.job_id, words.get(head.job_id), ended, head.created_at, share)
+    return by_job
 
 
 def open_holds(session: Session, account_id: str) -> list[ledger.Hold] | None:

@@ -42,7 +42,6 @@
       fault.hidden = fault.textContent === "";
       form.elements.namedItem(fault.dataset.fault)?.toggleAttribute("aria-invalid", !fault.hidden);
     }
-    for (const part of form.querySelectorAll("[data-on-code]")) part.hidden &&= part.dataset.onCode !== problem.code;
     let place = form.querySelector("[data-problem]");
     if (place === null) {
       place = document.createElement("p");

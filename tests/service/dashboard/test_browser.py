@@ -133,30 +133,26 @@ def test_a_search_is_planned_and_started_by_the_keyboard(site, stock, live, brow
     assert [text for text in said if "422" not in text] == []  # what the browser says of a price that was refused
 
 
-def test_a_form_shows_errors_at_its_fields_opens_what_it_made_and_leads_to_signing_in_again(site, live, browser):
+def test_a_form_shows_errors_opens_what_it_made_and_leads_to_signing_in_again(site, live, browser, open_account):
+    open_account(site.factory, name="taken")
     with a_page(browser, base_url=live) as (page, said):
         sign_in(page, site.key("admin"))
-        page.goto("/accounts/new")
-        for field, value in (("name", "patients"), ("owner", "clinic"), ("epsilon", "3"), ("delta", "many")):
-            page.fill(f"#{field}", value)
-        page.select_option("#unit", "record")
-        page.click("main form button[type=submit]")
-        page.locator('[data-fault="delta"]').get_by_text("valid number").wait_for()
-        assert page.locator("#delta").get_attribute("aria-invalid") == ""
-        assert page.locator('[data-fault="epsilon"]').is_hidden()
-        page.fill("#delta", "0.05")
-        page.click("main form button[type=submit]")
-        page.locator("[data-problem]").get_by_text("1 in 20").wait_for()
-        page.get_by_label("Accept this delta").check()
-        page.click("main form button[type=submit]")
+        page.goto("/accounts/new?units=1000&unit=record&name=taken&owner=clinic&review=1")
+        page.get_by_role("button", name="Open account").click()
+        page.locator("[data-problem]").get_by_text("already exists").wait_for()
+        page.get_by_role("link", name="Change").click()
+        page.fill("#name", "patients")
+        page.get_by_role("button", name="Review account").click()
+        page.get_by_role("button", name="Open account").click()
         page.wait_for_url("**/accounts/acc_*")
         page.get_by_role("heading", name="patients").wait_for()
         page.goto(f"{page.url}/controls")
         page.context.clear_cookies()
+        page.fill("#close-name", "patients")
         page.locator("[data-call$='/close'] button").click()
         page.get_by_text("Your session has ended.").get_by_role("link", name="Sign in again").click()
         page.wait_for_url("**/login?next=%2Faccounts%2Facc_*")
-    assert [text for text in said if "422" not in text and "401" not in text] == []
+    assert [text for text in said if "409" not in text and "401" not in text] == []
 
 
 def test_pages_are_read_without_a_script_which_says_what_needs_one(site, stock, live, browser):
@@ -238,11 +234,13 @@ def test_private_images_are_made_by_clicks_alone(browser, tmp_path):
     with LocalService(tmp_path / "data") as service, a_page(browser, base_url=service.url) as (page, said):
         sign_in(page, service.token)
 
-        page.click("main a:has-text('Open an account') >> nth=0")
-        for field, value in (("name", "writers"), ("owner", "office"), ("epsilon", "3"), ("delta", "1e-5")):
+        page.click("main a:has-text('Open account') >> nth=0")
+        for field, value in (("name", "writers"), ("owner", "office"), ("units", "2000")):
             page.fill(f"#{field}", value)
-        page.select_option("#unit", "record")
-        page.click("main form button[type=submit]")
+        page.check("#unit-record")
+        page.get_by_label("ε 3").check()
+        page.click("button:has-text('Review account')")
+        page.click("button:has-text('Open account')")
         page.wait_for_url("**/accounts/acc_*")
 
         page.goto("/")

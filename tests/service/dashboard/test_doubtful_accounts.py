@@ -94,5 +94,7 @@ def test_every_page_that_shows_a_hold_says_that_it_is_in_doubt(two, which, job):
 def test_the_chart_of_spending_is_drawn_from_entries_that_were_checked(two):
     account = {"account": two.stock.account}
     two.site.execute("DROP TRIGGER entries_no_update")
-    two.site.execute("UPDATE entries SET spent_nano = 5 WHERE account_id = :account AND sequence = 3", **account)
-    assert two.read(f"/accounts/{two.stock.account}")[0] == 503
+    change = "UPDATE entries SET amount_nano = 5 WHERE account_id = :account AND kind = 'capture'"
+    two.site.execute(change, **account)
+    for part in ("", "/ledger", "/ledger.csv"):
+        assert two.read(f"/accounts/{two.stock.account}{part}")[0] == 503

@@ -60,8 +60,10 @@ def words_of(html: str) -> str:
 
 def test_the_overview_shows_limit_spent_held_and_left(site, stock):
     html = site.client().get("/").text
-    sure = "everything ever published can raise that to at most 99.99%, except with a probability of 1 in"
-    assert_shown(words_of(html), "patients", sure, "1 in 100,000")
+    words = words_of(html)
+    assert_shown(words, "patients", "An attacker’s 50% becomes at most 99.99%", "ε 8.0", "δ 10⁻⁵")
+    assert re.search(r"[\d.]+% left · ε [\d.]+", words)
+    assert words.count("add up?") == 1
     bar = next(svg for svg in Page(html).all("svg") if svg.get("role") == "img")
     parts = r"[\d.]+% spent, [\d.]+% reserved, [\d.]+% left of the lifetime budget"
     assert re.fullmatch(parts, bar["aria-label"] or "nothing")
@@ -88,7 +90,8 @@ def test_an_account_shows_its_holds_datasets_and_chained_entries(site, stock):
     assert_shown(
         shown, "60,000", "28 × 28 × 1", "Reserved, data not opened yet", "Charged in advance: Votes", "DataLens"
     )
-    assert site.row(Account, stock.account).head_hash in shown.replace(" ", "")
+    newest = site.row(Account, stock.account).head_hash
+    assert f'data-copy="{newest}"' in site.client().get(f"/accounts/{stock.account}/ledger").text
 
 
 def test_the_ledger_is_read_in_pages(site, stock):
@@ -99,12 +102,12 @@ def test_the_ledger_is_read_in_pages(site, stock):
     client, seen, address = site.client(), [], page
     while address:
         html = client.get(address).text
-        seen += [int(number) for number in re.findall(r'<th scope="row" role="rowheader" class="n">(\d+)</th>', html)]
-        older = re.search(r'href="(\?before=\d+)[^"]*">Older', html)
-        address = f"{page}{older[1]}" if older else ""
-    assert seen == list(range(len(seen), 0, -1))
+        seen += [int(number) for number in re.findall(r'data-copy-name="Copy SHA-256 of entry (\d+)"', html)]
+        older = re.search(r'href="([^"]+\?before=\d+)">Older', html)
+        address = older[1] if older else ""
+    assert sorted(seen) == list(range(1, site.row(Account, stock.account).head_sequence + 1))
     assert len(seen) > 70
-    assert "Newer entries" in client.get(f"{page}?before=20").text
+    assert "Newest entries" in client.get(f"{page}?before=20").text
     assert client.get(f"{page}?before=0").status_code == 422
 
 
@@ -224,7 +227,8 @@ def test_odds_are_those_of_the_limit_and_never_of_what_was_spent(site, stock):
     spent = site.balance(stock.account)
     assert 0 < spent.spent_nano < spent.capacity_nano
     shown = [words_of(site.client().get(address).text) for address in stock.pages]
-    claimed = {found for words in shown for found in re.findall(r"at most (\S+%) sure", words)}
+    odds = r"(?:raise that to|50% becomes) at most ([\d.]*\d%)"
+    claimed = {found for words in shown for found in re.findall(odds, words)}
     assert claimed == {wording.show_sure(spent.attacker_certainty_max)}
 
 
@@ -286,7 +290,7 @@ def test_what_is_not_there_is_a_page_too(site, address):
     answer = site.client().get(address)
     assert answer.status_code == 404
     assert answer.headers["content-type"].startswith("text/html")
-    assert "Back to the budgets" in answer.text
+    assert "Show budgets" in answer.text
 
 
 def test_images_are_drawn_from_a_form_at_no_cost_and_in_proportions(site, stock):

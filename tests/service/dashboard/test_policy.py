@@ -12,6 +12,7 @@ from sqlalchemy import select
 from obscura.wire.words import JobState
 from service import jobs
 from service.db.access_tables import Admin, ApiKey, Decision
+from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.ledger_tables import Account
 from service.db.session import transaction
@@ -151,10 +152,12 @@ def test_a_sweep_over_epsilon_names_each_trial_by_it_and_links_its_release(site,
 def test_a_dataset_is_deleted_with_the_trainings_that_need_it(site, stock, uploader):
     page = f"/datasets/{stock.dataset}"
     html = site.client().get(page).text
-    assert "No budget returns" in html
+    assert "no budget returns" in html
     assert forms_of(html) == {}, "nobody is signed in"
     assert "Cancel the 2 jobs that need this dataset" in uploader.get(page).text
-    assert re.findall(r'type="checkbox" required', uploader.get(page).text) == ['type="checkbox" required'] * 2
+    assert re.findall(r'type="checkbox" required', uploader.get(page).text) == ['type="checkbox" required']
+    named = re.findall(r'data-confirm="([^"]+)" required', uploader.get(page).text)
+    assert named == [site.row(Dataset, stock.dataset).name]
     assert submit(uploader, page, f"DELETE /v1{page}?cancel_jobs=true").is_success
     assert site.job(stock.queued).state is JobState.CANCELLED
     assert site.job(stock.running).cancel_requested
@@ -164,7 +167,8 @@ def test_a_dataset_is_deleted_with_the_trainings_that_need_it(site, stock, uploa
     assert site.client().get("/datasets/ds_x").status_code == 404
 
 
-FORM_PAGES = ("/accounts/new", "/admins", "/decisions", "/projects", "/train?epsilon=0.1&recipe=moments")
+NEW_ACCOUNT = "/accounts/new?name=a&owner=b&epsilon=1&units=100&unit=record&review=1"
+FORM_PAGES = (NEW_ACCOUNT, "/admins", "/decisions", "/projects", "/train?epsilon=0.1&recipe=moments")
 
 
 def test_every_form_sends_what_a_route_of_the_api_takes(site, stock, sweep):

@@ -2,23 +2,17 @@
 
 import re
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from obscura.wire.job_schemas import SweepRecord, TrialFacts
 from obscura.wire.words import DatasetState, JobState
-from service.dashboard.charts import HEIGHT, WIDTH, spend_chart, sweep_chart
+from service.dashboard.charts import sweep_chart
 from service.dashboard.forms import SEARCHED_MAX, Filters
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release, Sweep
-from service.db.ledger_tables import Entry
 from service.views import sweeps
-from service.views.accounts import SpendPoint
 from tests.service.dashboard.conftest import assert_shown
-from tests.service.steps import charge
 
 
 def test_a_jobs_page_is_told_of_its_events_until_the_last(site, stock):
@@ -103,16 +97,6 @@ def test_an_unknown_address_is_a_page_for_browsers_alone(site, address, status):
     assert site.client().get("/v1/nothing", headers={"Accept": "text/html"}).json()["code"] == "not_found"
 
 
-def test_charges_that_repeat_are_folded_and_none_is_lost(site, stock):
-    hold = {"hold_id": site.job(stock.running).hold_id, "attempt": 1, "now": site.now}
-    for _ in range(6):
-        site.do(charge, **hold, amount_nano=1000, stage="votes")
-    text = site.client().get(f"/accounts/{stock.account}/ledger").text
-    assert "6 charges in a row" in text
-    for entry in site.rows(Entry, Entry.account_id == stock.account):
-        assert f"{entry.hash[:32]}<wbr>{entry.hash[32:]}" in text
-
-
 def test_a_sweeps_chart_has_a_dot_for_each_measured_trial():
     def trial(job_id, epsilon, accuracy):
         return TrialFacts.model_construct(job_id=job_id, epsilon=epsilon, accuracy=accuracy)
@@ -126,23 +110,6 @@ def test_a_sweeps_chart_has_a_dot_for_each_measured_trial():
     assert chart.bottom - chart.chance == pytest.approx((chart.bottom - y_two) / 4, abs=0.2)
     assert replace(chart).percents[0] == (0, chart.bottom)
     assert sweep_chart(SweepRecord.model_construct(trials=trials[2:], best_job_id=None), classes=4) is None
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 10**6), st.floats(0, 0.5), st.floats(0, 0.7)), min_size=1, max_size=30),
-    st.integers(0, 100),
-)
-def test_the_chart_stays_in_its_box(rows, later):
-    begin = datetime(2030, 1, 1, tzinfo=UTC)
-    points = [SpendPoint(begin + timedelta(seconds=at), spent, held) for at, spent, held in sorted(rows)]
-    chart = spend_chart(points, points[-1].at + timedelta(seconds=later))
-    if chart is None:
-        assert all(point.spent == point.held == 0 for point in points)
-        return
-    for path in (chart.spent_line, chart.spent_area, chart.held_area):
-        for x, y in re.findall(r"(-?[\d.]+) (-?[\d.]+)", path):
-            assert 0 <= float(x) <= WIDTH
-            assert 0 <= float(y) <= HEIGHT
 
 
 def test_the_reference_is_served_from_here_alone(site):
