@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from obscura.cli.connection import APPROVE, ProjectId, Reason, Shown, add_command, command
-from obscura.cli.console import confirm
+from obscura.cli.console import Output, confirm
 from obscura.client import Client
 from obscura.wire.budgets import DELTA_MOST, DELTA_USUAL_MOST, Unit
 
@@ -16,10 +16,12 @@ limits = typer.Typer(no_args_is_help=True, help="Lower a limit, or request a hig
 budget = typer.Typer(no_args_is_help=True, help="Spent, reserved and remaining budget.")
 
 ACCOUNT_COLUMNS = (
-    "name", "id", "delta", "limit=balance.limit_epsilon", "spent=balance.spent_epsilon",
-    "reserved=balance.reserved_epsilon", "left=balance.left_epsilon", "frozen",
+    "name", "budget=balance", "left=balance.left_epsilon", "limit=balance.limit_epsilon", "id",
+    "spent=balance.spent_epsilon", "reserved=balance.reserved_epsilon", "delta", "frozen",
 )  # fmt: skip
-ENTRY_COLUMNS = ("sequence", "created_at", "kind", "amount_nano", "spent_nano", "reserved_nano", "job_id")
+ENTRY_COLUMNS = (
+    "sequence", "created=created_at", "kind", "amount=amount_nano", "spent=spent_nano", "reserved=reserved_nano", "job_id",
+)  # fmt: skip
 Account = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Name or id.")]
 AccountId = Annotated[Account, Client.find_account]
 Limit = Annotated[float, typer.Option("--epsilon", "-e", help="The new lifetime limit.")]
@@ -77,11 +79,14 @@ add_command(
 @command(budget, "show", "budget", ACCOUNT_COLUMNS)
 def show_budget(
     client: Client,
+    output: Output,
     account: Annotated[str | None, typer.Argument(metavar="[ACCOUNT]", help="Name or id; default: all.")] = None,
 ) -> Shown:
     """Show limit, spent, reserved and remaining budget. Epsilons of jobs do not add up; costs in nano-units do."""
     if account is None:
         return client.accounts()
     found = client.find_account(account)
+    if not output.as_json:
+        return found
     facts = {"id": found.id, "name": found.name, "delta": found.delta, "frozen": found.frozen}
     return facts | found.balance.model_dump()

@@ -11,51 +11,59 @@ import typer
 
 from obscura.cli.connection import DatasetId, Key, Shown, Wait, Yes, add_command, command, find_dataset, shown
 from obscura.cli.console import CliError, Exit, Output, confirm
+from obscura.cli.fields import LABELS
 from obscura.client import Client, Job, Sweep
 from obscura.client.progress import job_progress, show_cost
-from obscura.wire.job_schemas import PlanRecord
+from obscura.wire.job_schemas import RECIPE_USUAL, PlanRecord
+from obscura.wire.budgets import UNIT_WORDS
 from obscura.wire.texts import GridRefused, json_or_text, trials_of
-from obscura.wire.wording import EARLY_ENDS, show_epsilon, show_percent
+from obscura.wire.wording import EARLY_ENDS, show_epsilon, show_percent, show_words
 
 jobs = typer.Typer(no_args_is_help=True, help="Trainings, samplings and evaluations.")
 sweeps = typer.Typer(no_args_is_help=True, help="Hyperparameter sweeps, paid for as a whole.")
 JOB_COLUMNS = (
-    "id", "kind", "state", "cost=cost_epsilon", "charged=progress.charged_epsilon", "progress.stage",
-    "progress.step", "of=progress.steps", "release_id",
+    "id", "kind", "state", "dataset=dataset_id", "recipe", "cost=cost_epsilon", "charged=progress.charged_epsilon",
+    "progress", "release_id", "account=account_id", "created=created_at",
 )  # fmt: skip
 SWEEP_COLUMNS = (
-    "name", "id", "recipe", "state", "cost=totals.cost_epsilon", "spent=totals.spent_epsilon", "best_job_id",
-    "created_at",
+    "name", "id", "state", "dataset=dataset_id", "recipe", "cost=totals.cost_epsilon", "spent=totals.spent_epsilon",
+    "best trial=best_job_id", "created=created_at",
 )  # fmt: skip
 TRIAL_COLUMNS = (
-    "job_id", "state", "epsilon", "options", "spent=spent_epsilon", "balanced=balanced_accuracy.cnn",
-    "cnn=accuracy.cnn", "incomplete", "release_id",
+    "options", "epsilon", "state", "accuracy=accuracy.cnn", "balanced=balanced_accuracy.cnn", "release_id", "job_id",
+    "spent=spent_epsilon", "incomplete",
 )  # fmt: skip
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="job_...")]
 SweepId = Annotated[str, typer.Argument(metavar="SWEEP", help="swp_...")]
 Discard = Annotated[bool, typer.Option("--discard", help="Publish nothing; the charges stay spent.")]
 Epsilon = Annotated[float, typer.Option("--epsilon", "-e", help="Privacy budget that this job may spend.")]
-Recipe = Annotated[str, typer.Option("--recipe", "-r", help="Training recipe.")]
+PANEL = "Recipe"  # of the help pages
+Recipe = Annotated[str, typer.Option("--recipe", "-r", rich_help_panel=PANEL, help="Training recipe.")]
 OptionPairs = Annotated[
-    list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help="An option of the recipe, in JSON.")
+    list[str] | None,
+    typer.Option(
+        "--option", "-o", metavar="NAME=VALUE", rich_help_panel=PANEL, help="An option of the recipe, in JSON."
+    ),
 ]
 ClassShares = Annotated[
     str | None,
     typer.Option(
         metavar="CLASS=NUMBER,...",
+        rich_help_panel=PANEL,
         help="Expected records of each class, stated without looking at the data: normal=2000,sick=20, or shares in "
         "label order. Sets the recipe's option class_fractions.",
     ),
 ]
-Preset = Annotated[str | None, typer.Option("--preset", help="A named set of the recipe's options.")]
+Preset = Annotated[
+    str | None, typer.Option("--preset", rich_help_panel=PANEL, help="A named set of the recipe's options.")
+]
 Evaluate = Annotated[
     str | None,
-    typer.Option(help="Public dataset (name or id) to measure the releases on."),
+    typer.Option(metavar="DATASET", help="Public dataset (name or id) to measure the releases on."),
     find_dataset,
 ]
 TRY_FIRST = "--preview"  # the option that previews a plan on public images
 IMAGE = Path("preview.png")
-LABELS = {"train": "training", "sample": "sampling", "evaluate": "evaluation"}  # for job kinds whose noun differs
 
 
 def recipe_options(
@@ -76,8 +84,8 @@ def plan(
     client: Client,
     output: Output,
     dataset: DatasetId,
-    recipe: Recipe,
     epsilon: Epsilon,
+    recipe: Recipe = RECIPE_USUAL,
     option: OptionPairs = None,
     preset: Preset = None,
     class_fractions: ClassShares = None,
@@ -101,8 +109,8 @@ def train(
     client: Client,
     output: Output,
     dataset: DatasetId,
-    recipe: Recipe,
     epsilon: Epsilon,
+    recipe: Recipe = RECIPE_USUAL,
     option: OptionPairs = None,
     preset: Preset = None,
     class_fractions: ClassShares = None,
@@ -126,9 +134,8 @@ def train(
         return job
     job = follow(output, job)
     release = job.release()
-    output.notice(
-        f"Release {release.id} is ready. Generating images is free: obscura download {release.id} --count 10000"
-    )
+    if release.kind == "generator":
+        output.notice(f"Generating images from the release is free: obscura download {release.id} --count 10000")
     if release.incomplete is not None:
         facts = release.incomplete
         output.notice(
@@ -137,7 +144,7 @@ def train(
         )
     if (evaluation := next(release.evaluations(), None)) is not None:
         output.notice(f"The release is being evaluated. To follow: obscura jobs watch {evaluation.job_id}")
-    return job
+    return job if output.as_json else release
 
 
 add_command(jobs, "list", "jobs", Client.jobs, "List jobs, newest first.", JOB_COLUMNS)
@@ -203,21 +210,24 @@ def show_plan(output: Output, made: PlanRecord) -> None:
     output.record(
         {
             "recipe": made.recipe,
-            "epsilon requested": made.epsilon,
-            "cost (epsilon)": made.cost_epsilon,
-            "cost (nano-units)": made.cost_nano,
-            "guarantee": f"delta {made.delta:g}, unit {made.unit}, adjacency {made.adjacency}",
-            "left before": f"epsilon {left(budget.left_epsilon)} of {left(budget.limit_epsilon)}",
-            "left after": f"epsilon {left(budget.left_after_epsilon)}" if budget.affordable else "not affordable",
+            "requested": f"ε {show_epsilon(made.epsilon, up=True)}",
+            "cost": f"ε {show_epsilon(made.cost_epsilon, up=True)}",
+            "left before": f"ε {left(budget.left_epsilon)} of {left(budget.limit_epsilon)}",
+            "left after": f"ε {left(budget.left_after_epsilon)}" if budget.affordable else "not affordable",
+            "delta": made.delta,
+            "protects": UNIT_WORDS.get(made.unit, made.unit),
             **{
-                name.replace("_", " "): f"{value:.4g}" if isinstance(value, float) else value
+                name: f"{value:.4g}" if isinstance(value, float) else value
                 for name, value in made.facts.items()
-                if not isinstance(value, dict | list)
+                if not isinstance(value, dict | list) and name != "protects"
             },
         },
         "plan",
     )
-    output.rows(made.stages, ("name", "releases", "noise_multiplier", "cost_nano"), "stages")
+    stages = [
+        {**stage.model_dump(), "stage": show_words(stage.name), "capacity_nano": made.cost_nano} for stage in made.stages
+    ]
+    output.rows(stages, ("stage", "releases", "noise=noise_multiplier", "share of cost=cost_nano"), "stages")
     for note in made.notes:
         output.text(note)
 
@@ -227,12 +237,12 @@ def sweep(
     client: Client,
     output: Output,
     dataset: DatasetId,
-    recipe: Recipe,
     epsilon: Epsilon,
     grid: Annotated[
         list[str],
         typer.Option("--grid", "-g", metavar="NAME=VALUE,VALUE,...", help="Values of one option, or of epsilon."),
     ],
+    recipe: Recipe = RECIPE_USUAL,
     option: OptionPairs = None,
     preset: Preset = None,
     evaluate: Evaluate = None,
@@ -302,10 +312,7 @@ def show(output: Output, sweep: Sweep) -> None:
     if output.as_json:
         output.record(sweep, "sweep")
         return
-    totals = sweep.totals
-    facts = {"id": sweep.id, "name": sweep.name, "recipe": sweep.recipe, "state": sweep.state}
-    spent = {"cost (epsilon)": totals.cost_epsilon, "spent (epsilon)": totals.spent_epsilon}
-    output.record(facts | spent | {"best on public data": sweep.best_job_id}, "sweep")
+    output.record(sweep, "sweep")
     ranked = sorted(
         sweep.trials, key=lambda trial: -1.0 if trial.compared_by is None else trial.compared_by, reverse=True
     )

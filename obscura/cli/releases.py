@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,18 +22,26 @@ from obscura.wire.texts import AS_STATED, read_class_fractions
 
 releases = typer.Typer(no_args_is_help=True, help="Published generators; sampling them is free.")
 COLUMNS = (
-    "name", "id", "kind", "made=incomplete.fraction", "balanced=balanced_accuracy.cnn", "cnn=accuracy.cnn",
-    "account_id", "created_at",
+    "name", "id", "cost=epsilon", "accuracy=accuracy.cnn", "balanced=balanced_accuracy.cnn", "kind",
+    "account=account_id", "completed=incomplete.fraction", "created=created_at",
 )  # fmt: skip
 EVALUATION_COLUMNS = (
-    "id", "state", "dataset_id", "samples", "seed", "balanced=balanced_accuracy", "accuracy",
+    "id", "state", "dataset=dataset_id", "accuracy", "balanced=balanced_accuracy", "samples", "seed",
     "frechet=similarity.frechet_distance", "recall=similarity.recall", "extractor=similarity.extractor", "job_id",
-    "finished_at",
+    "finished=finished_at",
 )  # fmt: skip
-SHARE_COLUMNS = ("with=project_name", "project_id", "created_at", "ended_at", "id")
+SHARE_COLUMNS = ("with=project_name", "project_id", "created=created_at", "ended=ended_at", "id")
+CARD_COLUMNS = (
+    "summary", "epsilon", "delta", "protects", "recipe", "incomplete", "assumed_public", "not_covered",
+)  # fmt: skip
+COMPARED = (
+    "release=name", "id", "cost=epsilon", "accuracy=accuracy.cnn", "balanced accuracy=balanced_accuracy.cnn",
+    "weakest class=accuracy_by_class", "completed=incomplete.fraction", "recipe", "dataset=dataset_id",
+    "account=account_id", "created=created_at",
+)  # fmt: skip
 
-ReleaseId = Annotated[str, typer.Argument(metavar="RELEASE", help="rel_...")]
 NamedRelease = Annotated[str, typer.Argument(metavar="RELEASE", help="Name or id.")]
+ReleaseId = Annotated[NamedRelease, Client.find_release]
 Out = Annotated[Path, typer.Option(help="File to write.")]
 Count = Annotated[int, typer.Option("--count", "-n", min=1, help="Synthetic images to generate.")]
 Seed = Annotated[int, typer.Option(min=0, help="A public number: the same request gives the same bytes.")]
@@ -57,10 +66,41 @@ add_command(
     releases, "evaluations", "evaluations", Client.evaluations,
     "List evaluations.", EVALUATION_COLUMNS, release_id=ReleaseId,
 )  # fmt: skip
-add_command(
-    releases, "card", "privacy card", lambda client, release_id: client.release(release_id).card(),
-    "Show the privacy card of a release.", release_id=ReleaseId,
-)  # fmt: skip
+
+
+@command(releases, "card", "privacy card")
+def show_card(client: Client, output: Output, release_id: ReleaseId) -> None:
+    """Show the privacy card of a release: guarantee, assumptions and limits. --json shows the whole card."""
+    output.record(client.release(release_id).card(), "privacy card", CARD_COLUMNS)
+
+
+@shown("comparison")
+def compare(
+    client: Client,
+    output: Output,
+    names: Annotated[list[str], typer.Argument(metavar="RELEASE...", help="Names or ids of two or more releases.")],
+) -> None:
+    """Compare releases side by side: first results, then the options that differ."""
+    if len(names) < 2:
+        raise CliError("Name two or more releases. To list them: obscura releases list", Exit.USAGE)
+    compared = [client.find_release(name) for name in names]
+    options: list[dict[str, Any]] = []
+    for release in compared:
+        options.append({})
+        with suppress(AuthError, NotFoundError):  # another department's job
+            options[-1] = client.job(release.job_id).options
+    records = [release.model_dump(mode="json") for release in compared]
+    if output.as_json:
+        output.rows([record | {"options": chosen} for record, chosen in zip(records, options, strict=True)], (), "")
+        return
+    differing = [
+        name
+        for name in dict.fromkeys(name for chosen in options for name in chosen)
+        if any(chosen.get(name) != options[0].get(name) for chosen in options)
+    ]
+    for record, chosen in zip(records, options, strict=True):
+        record |= {f"option {name}": chosen.get(name, "default") for name in differing}
+    output.beside(records, (*COMPARED, *(f"option {name}" for name in differing)), "comparison")
 
 
 @command(releases, "receipt", "receipt")
