@@ -8,6 +8,7 @@ import typer
 
 from obscura.cli.connection import APPROVE, ProjectId, Reason, Shown, add_command, command
 from obscura.cli.console import Output, confirm
+from obscura.cli.fields import COLUMNS
 from obscura.client import Client
 from obscura.wire.budgets import DELTA_MOST, DELTA_USUAL_MOST, Unit
 
@@ -15,12 +16,10 @@ accounts = typer.Typer(no_args_is_help=True, help="Populations with one privacy 
 limits = typer.Typer(no_args_is_help=True, help="Lower a limit, or request a higher limit from a second admin.")
 budget = typer.Typer(no_args_is_help=True, help="Spent, reserved and remaining budget.")
 
-ACCOUNT_COLUMNS = (
-    "name", "budget=balance", "left=balance.left_epsilon", "limit=balance.limit_epsilon", "id",
-    "spent=balance.spent_epsilon", "reserved=balance.reserved_epsilon", "delta", "frozen",
-)  # fmt: skip
+ACCOUNT_COLUMNS = COLUMNS["account"][:9]
 ENTRY_COLUMNS = (
-    "sequence", "created=created_at", "kind", "amount=amount_nano", "spent=spent_nano", "reserved=reserved_nano", "job_id",
+    "sequence", "created=created_at", "kind", "amount=amount_nano", "spent=spent_nano", "reserved=reserved_nano",
+    "job_id",
 )  # fmt: skip
 Account = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Name or id.")]
 AccountId = Annotated[Account, Client.find_account]
@@ -87,6 +86,7 @@ def show_budget(
         return client.accounts()
     found = client.find_account(account)
     if not output.as_json:
-        return found
+        output.record(found, "account")
+        return None
     facts = {"id": found.id, "name": found.name, "delta": found.delta, "frozen": found.frozen}
     return facts | found.balance.model_dump()

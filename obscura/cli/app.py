@@ -17,7 +17,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Private synthetic images behind a budget that cannot be overspent.",
-    epilog="Exit codes: 2 usage, 3 budget, 4 key, 5 job failed, 1 anything else. Help for one command: obscura COMMAND --help",
+    epilog="Exit codes: 2 usage, 3 budget, 4 key, 5 job failed, 1 anything else.",
 )
 app.command("quickstart")(quickstart.quickstart)
 app.command("login")(connection.login)

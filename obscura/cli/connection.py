@@ -19,7 +19,7 @@ import typer
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from obscura.cli.console import CliError, Exit, Output, reporting
-from obscura.client import AuthError, Client, NotFoundError
+from obscura.client import AuthError, Client
 from obscura.client.local_service import START_SECONDS_MAX
 from obscura.client.transport import is_here
 from obscura.private_files import (
@@ -187,14 +187,12 @@ def connection(target: Target, output: Output) -> Iterator[Client]:
 
 def names_in(client: Client, records: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return the names of the accounts, datasets and projects in records, by id, as far as the key may read them."""
-    ids = {each for record in records for name, each in record.items() if name.endswith("_id") and each is not None}
+    ids = {str(each) for record in records for name, each in record.items() if name.endswith("_id")}
     named: dict[str, str] = {}
-    kinds = [("acc_", client.account, client.accounts), ("ds_", client.dataset, client.datasets)]
-    kinds.append(("prj_", client.project, client.projects))
-    for prefix, find, everything in kinds:
-        wanted = [each for each in ids if each.startswith(prefix)]
-        with suppress(AuthError, NotFoundError):
-            named |= {each.id: each.name for each in (map(find, wanted) if len(wanted) < 2 else everything())}
+    for prefix, items in (("acc_", client.accounts), ("ds_", client.datasets), ("prj_", client.projects)):
+        if any(each.startswith(prefix) for each in ids):
+            with suppress(AuthError):
+                named |= {each.id: each.name for each in items()}
     return named
 
 
@@ -301,14 +299,14 @@ def open_page(
 ) -> Shown:
     """Open the dashboard in a browser, or the page of one account, dataset, job, sweep or release. Prints the URL."""
     path = name_or_id or ""
-    if path and (identity := ID.fullmatch(path)):
+    if identity := ID.fullmatch(path):
         path = f"{PAGES[identity[1]]}/{path}"
     elif path:
-        listed = {"accounts": client.accounts, "datasets": client.datasets, "releases": client.releases}
-        found = (f"{page}/{each.id}" for page, items in listed.items() for each in items() if each.name == path)
-        path = next(found, "")
-        if not path:
-            raise CliError(f"No account, dataset or release is named {name_or_id!r}. To list: obscura releases list", Exit.USAGE)
+        listed: dict[str, Iterable[Any]] = {"accounts": client.accounts(), "datasets": client.datasets()}
+        listed["releases"] = client.releases()
+        found = (f"{page}/{each.id}" for page, items in listed.items() for each in items if each.name == path)
+        if (path := next(found, "")) == "":
+            raise CliError(f"No account, dataset or release is named {name_or_id!r}.", Exit.USAGE)
     url = f"{client.transport.base_url}/{path}"
     if not output.as_json:
         webbrowser.open(url)

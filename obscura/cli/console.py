@@ -16,8 +16,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from obscura.cli.fields import PROSE_COLUMNS, SHOWN_AS_TITLE, Names, show_field, summary_of, value_at
-
+from obscura.cli.fields import COLUMNS, Names, next_step, show_field, value_at
 from obscura.client import (
     ApiError,
     AuthError,
@@ -38,6 +37,7 @@ from obscura.wire.wording import visible
 LISTED = ("account", "dataset", "job", "release", "sweep")  # nouns with a list command
 UNBOUNDED = 10_000  # characters; outside a terminal, tables show every column
 CELL_COLUMNS = 60  # widest cell of a list
+PROSE_COLUMNS = 80  # widest line of a record, unless a word is longer
 FIRST_COMMANDS = {  # the command that makes the first item of a list
     "accounts": "accounts create NAME --epsilon 1 --delta 1e-5 --unit record",
     "datasets": "datasets push FOLDER --account ACCOUNT --at-most 2000",
@@ -94,37 +94,31 @@ class Output:
         """Print a message to stderr."""
         self.err.print(visible(text, lines=True), style=style)
 
-    def record(self, record: BaseModel | dict[str, Any], title: str, columns: Sequence[str] = ()) -> None:
-        """Show a record, one line per field, and the next command. JSON has every field.
+    def record(self, record: BaseModel | dict[str, Any], title: str) -> None:
+        """Show the fields of a record that `obscura.cli.fields` names for `title`, or all, and the next command.
 
-        Shows the fields in `columns` (see `rows`), or those of the record's kind (see `obscura.cli.fields`), or all.
-        Empty fields are omitted.
+        Empty fields are omitted. JSON has every field.
         """
         values = record.model_dump(mode="json") if isinstance(record, BaseModel) else record
         if self.as_json:
             self._json(values)
             return
-        summary, following = summary_of(record, values)
-        if columns or summary:
-            paths = [(label, path, value_at(values, path)) for label, path in map(_headed, columns or summary)]
-            facts = [(label, path.rpartition(".")[2], value) for label, path, value in paths if value is not False]
-        else:
-            facts = [(name.replace("_", " "), name, values[name]) for name in values if name not in SHOWN_AS_TITLE]
-        heading = Text(visible(str(values.get("name") or title)), "bold")
-        if "id" in values:
-            heading.append(f"  {visible(str(values['id']))}", "not bold dim")
-        self._out.print(heading)
-        names = self.names([values])
+        names, following = self.names([values]), next_step(title, values)
+        facts = [
+            (label, path.rpartition(".")[2], value_at(values, path))
+            for label, path in map(_headed, COLUMNS.get(title, tuple(values)))
+            if path not in ("name", "id")
+        ]
         shown = [(visible(label), show_field(name, value, values, names, whole=True)) for label, name, value in facts]
         fields = [(label, field) for label, field in shown if field.plain not in ("", "-")]
+        heading = Text().append(visible(str(values.get("name") or title)), "bold")
+        self._out.print(heading.append(f"  {visible(str(values.get('id', '')))}".rstrip(), "dim"))
         indent = max((len(label) for label, _ in fields), default=0) + 4
         for label, value in fields:
             width = max(min(self._out.width, PROSE_COLUMNS) - indent, 20)
             wrapped = [part for line in value.plain.split("\n") for part in wrap(line, width, break_long_words=False)]
-            lines = [value] if len(wrapped) == 1 else map(Text, wrapped)
-            for number, line in enumerate(lines):
-                start = f"  {'' if number else label}".ljust(indent)
-                self._out.print(Text.assemble((start, "dim"), line))
+            for number, line in enumerate([value] if len(wrapped) == 1 else map(Text, wrapped)):
+                self._out.print(Text.assemble((f"  {'' if number else label}".ljust(indent), "dim"), line))
         if following:
             self.notice(following)
 
@@ -155,9 +149,12 @@ class Output:
             self.notice(f"Columns that do not fit this terminal: {left_out}. --json shows everything.")
 
     def beside(self, records: Sequence[dict[str, Any]], columns: Sequence[str], title: str) -> None:
-        """Show records side by side, one column each and one line per field (see `rows`). Empty lines are omitted."""
+        """Show records side by side: a column each, and a line for each of `columns` (see `rows`) that has a value."""
+        if self.as_json:
+            self._json(records)
+            return
         names = self.names(records)
-        table = _table(title, [("", ""), *(("", "") for _ in records)], [], names)
+        table = _table(title, [("", "")] * (len(records) + 1), [], names)
         table.show_header = False
         for heading, path in map(_headed, columns):
             cells = [show_field(path.rpartition(".")[2], value_at(each, path), each, names) for each in records]
@@ -239,11 +236,13 @@ def confirm(question: str, otherwise: str = "Nothing was cancelled.", flag: str 
 
 def _headed(column: str) -> tuple[str, str]:
     heading, _, path = column.rpartition("=")
-    return heading or path.rpartition(".")[2].replace("_", " "), path
+    return heading or path.rpartition(".")[2].removesuffix("_id").replace("_", " "), path
 
 
 def _table(title: str, columns: Sequence[tuple[str, str]], values: Sequence[dict[str, Any]], names: Names) -> Table:
-    table = Table(title=Text(visible(title), "bold"), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table = Table(
+        title=Text(visible(title), "bold"), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False
+    )
     for heading, _ in columns:
         table.add_column(visible(heading), no_wrap=True)
     for value in values:

@@ -13,6 +13,7 @@ import typer
 
 from obscura.cli.connection import Dataset, Shown, Yes, add_command, command, find_dataset, with_parameters
 from obscura.cli.console import CliError, Exit, Output, confirm
+from obscura.cli.fields import COLUMNS
 from obscura.client import Client
 from obscura.client.progress import preparation_progress
 from obscura.errors import some
@@ -23,10 +24,7 @@ from obscura.wire.uploads import SubjectId
 
 datasets = typer.Typer(no_args_is_help=True, help="Declared, uploaded sets of labelled images.")
 subjects = typer.Typer(no_args_is_help=True, help="People whose images are recognised in several datasets.")
-COLUMNS = (
-    "name", "id", "state", "account=account_id", "visibility", "images={width} x {height} x {channels}",
-    "at most=records_declared", "subjects=subjects_declared", "created=created_at",
-)  # fmt: skip
+LISTED = COLUMNS["dataset"][:9]
 AtMost = Annotated[int | None, typer.Option(min=1, help="Public upper limit on the images; required for private data.")]
 SubjectsAtMost = Annotated[int | None, typer.Option(min=1, help="Public upper limit on the protected subjects.")]
 Images = Annotated[Path, typer.Argument(help="Class folders, an archive of them, or an .npz, IDX or Parquet file.")]
@@ -116,7 +114,7 @@ def push(
     return dataset
 
 
-add_command(datasets, "list", "datasets", lambda client: client.datasets(), "List datasets, newest first.", COLUMNS)
+add_command(datasets, "list", "datasets", lambda client: client.datasets(), "List datasets, newest first.", LISTED)
 add_command(datasets, "show", "dataset", find_dataset, "Show one dataset.", name_or_id=Dataset)
 
 

@@ -24,7 +24,7 @@ TYPES = {"<str>": "TEXT", "<int>": "NUMBER", "<float>": "NUMBER", "<path>": "PAT
 
 
 class Commands(TyperGroup):
-    """All commands, by panel. If a command needs a server that is not installed, its error explains the installation."""
+    """All commands, by panel. The error for a command of a server that is not installed explains the installation."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)

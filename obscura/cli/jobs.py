@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,26 +10,19 @@ import typer
 
 from obscura.cli.connection import DatasetId, Key, Shown, Wait, Yes, add_command, command, find_dataset, shown
 from obscura.cli.console import CliError, Exit, Output, confirm
-from obscura.cli.fields import LABELS
+from obscura.cli.fields import COLUMNS, LABELS
 from obscura.client import Client, Job, Sweep
 from obscura.client.progress import job_progress, show_cost
 from obscura.wire.job_schemas import RECIPE_USUAL, PlanRecord
-from obscura.wire.budgets import UNIT_WORDS
 from obscura.wire.texts import GridRefused, json_or_text, trials_of
-from obscura.wire.wording import EARLY_ENDS, show_epsilon, show_percent, show_words
+from obscura.wire.wording import show_words
 
 jobs = typer.Typer(no_args_is_help=True, help="Trainings, samplings and evaluations.")
 sweeps = typer.Typer(no_args_is_help=True, help="Hyperparameter sweeps, paid for as a whole.")
-JOB_COLUMNS = (
-    "id", "kind", "state", "dataset=dataset_id", "recipe", "cost=cost_epsilon", "charged=progress.charged_epsilon",
-    "progress", "release_id", "account=account_id", "created=created_at",
-)  # fmt: skip
-SWEEP_COLUMNS = (
-    "name", "id", "state", "dataset=dataset_id", "recipe", "cost=totals.cost_epsilon", "spent=totals.spent_epsilon",
-    "best trial=best_job_id", "created=created_at",
-)  # fmt: skip
+JOB_COLUMNS = COLUMNS["job"][:11]
+SWEEP_COLUMNS = COLUMNS["sweep"][:10]
 TRIAL_COLUMNS = (
-    "options", "epsilon", "state", "accuracy=accuracy.cnn", "balanced=balanced_accuracy.cnn", "release_id", "job_id",
+    "options", "epsilon", "state", "accuracy", "balanced=balanced_accuracy", "release_id", "job_id",
     "spent=spent_epsilon", "incomplete",
 )  # fmt: skip
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="job_...")]
@@ -136,15 +128,12 @@ def train(
     release = job.release()
     if release.kind == "generator":
         output.notice(f"Generating images from the release is free: obscura download {release.id} --count 10000")
-    if release.incomplete is not None:
-        facts = release.incomplete
-        output.notice(
-            f"The release is incomplete, because {EARLY_ENDS.get(facts.reason, facts.reason)}: "
-            f"{show_percent(facts.fraction, up=False)} of the planned noisy releases were made and paid for."
-        )
     if (evaluation := next(release.evaluations(), None)) is not None:
         output.notice(f"The release is being evaluated. To follow: obscura jobs watch {evaluation.job_id}")
-    return job if output.as_json else release
+    if output.as_json:
+        return job
+    output.record(release, "release")
+    return None
 
 
 add_command(jobs, "list", "jobs", Client.jobs, "List jobs, newest first.", JOB_COLUMNS)
@@ -206,26 +195,13 @@ def show_plan(output: Output, made: PlanRecord) -> None:
     if output.as_json:
         output.record(made, "plan")
         return
-    budget, left = made.budget, partial(show_epsilon, up=False)
-    output.record(
-        {
-            "recipe": made.recipe,
-            "requested": f"ε {show_epsilon(made.epsilon, up=True)}",
-            "cost": f"ε {show_epsilon(made.cost_epsilon, up=True)}",
-            "left before": f"ε {left(budget.left_epsilon)} of {left(budget.limit_epsilon)}",
-            "left after": f"ε {left(budget.left_after_epsilon)}" if budget.affordable else "not affordable",
-            "delta": made.delta,
-            "protects": UNIT_WORDS.get(made.unit, made.unit),
-            **{
-                name: f"{value:.4g}" if isinstance(value, float) else value
-                for name, value in made.facts.items()
-                if not isinstance(value, dict | list) and name != "protects"
-            },
-        },
-        "plan",
-    )
+    facts = {
+        name: value for name, value in made.facts.items() if not isinstance(value, dict | list) and name != "protects"
+    }
+    output.record(made.model_dump() | {"facts": facts}, "plan")
     stages = [
-        {**stage.model_dump(), "stage": show_words(stage.name), "capacity_nano": made.cost_nano} for stage in made.stages
+        {**stage.model_dump(), "stage": show_words(stage.name), "capacity_nano": made.cost_nano}
+        for stage in made.stages
     ]
     output.rows(stages, ("stage", "releases", "noise=noise_multiplier", "share of cost=cost_nano"), "stages")
     for note in made.notes:
@@ -309,12 +285,8 @@ def follow_sweep(output: Output, made: Sweep) -> Sweep:
 
 def show(output: Output, sweep: Sweep) -> None:
     """Show a sweep and its trials, ordered by quality on public data, best first."""
-    if output.as_json:
-        output.record(sweep, "sweep")
-        return
     output.record(sweep, "sweep")
-    ranked = sorted(
-        sweep.trials, key=lambda trial: -1.0 if trial.compared_by is None else trial.compared_by, reverse=True
-    )
-    output.rows(ranked, TRIAL_COLUMNS, "trials")
-    output.text("Every trial is paid for. Comparing them on public data is post-processing and costs nothing.")
+    if not output.as_json:
+        best_first = sorted(sweep.trials, key=lambda trial: trial.compared_by or -1.0, reverse=True)
+        output.rows(best_first, TRIAL_COLUMNS, "trials")
+        output.text("Every trial is paid for. Comparing them on public data is post-processing and costs nothing.")

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from obscura.cli.connection import APPROVE, Key, Reason, Shown, Wait, add_command, command, find_dataset, shown
 from obscura.cli.console import CliError, Exit, Output
+from obscura.cli.fields import COLUMNS
 from obscura.cli.jobs import follow
 from obscura.client import AuthError, Client, NotFoundError, Release, Sample
 from obscura.client.contents import combine, require_room
@@ -21,25 +22,13 @@ from obscura.wire.formats import PACKINGS, SampleFormat
 from obscura.wire.texts import AS_STATED, read_class_fractions
 
 releases = typer.Typer(no_args_is_help=True, help="Published generators; sampling them is free.")
-COLUMNS = (
-    "name", "id", "cost=epsilon", "accuracy=accuracy.cnn", "balanced=balanced_accuracy.cnn", "kind",
-    "account=account_id", "completed=incomplete.fraction", "created=created_at",
-)  # fmt: skip
+LISTED = COLUMNS["release"][:11]
 EVALUATION_COLUMNS = (
     "id", "state", "dataset=dataset_id", "accuracy", "balanced=balanced_accuracy", "samples", "seed",
     "frechet=similarity.frechet_distance", "recall=similarity.recall", "extractor=similarity.extractor", "job_id",
     "finished=finished_at",
 )  # fmt: skip
 SHARE_COLUMNS = ("with=project_name", "project_id", "created=created_at", "ended=ended_at", "id")
-CARD_COLUMNS = (
-    "summary", "epsilon", "delta", "protects", "recipe", "incomplete", "assumed_public", "not_covered",
-)  # fmt: skip
-COMPARED = (
-    "release=name", "id", "cost=epsilon", "accuracy=accuracy.cnn", "balanced accuracy=balanced_accuracy.cnn",
-    "weakest class=accuracy_by_class", "completed=incomplete.fraction", "recipe", "dataset=dataset_id",
-    "account=account_id", "created=created_at",
-)  # fmt: skip
-
 NamedRelease = Annotated[str, typer.Argument(metavar="RELEASE", help="Name or id.")]
 ReleaseId = Annotated[NamedRelease, Client.find_release]
 Out = Annotated[Path, typer.Option(help="File to write.")]
@@ -58,7 +47,7 @@ Proportions = Annotated[
 ]
 
 
-add_command(releases, "list", "releases", Client.releases, "List releases, newest first.", COLUMNS)
+add_command(releases, "list", "releases", Client.releases, "List releases, newest first.", LISTED)
 add_command(
     releases, "show", "release", Client.release, "Show one release and its newest evaluation.", release_id=ReleaseId
 )
@@ -66,12 +55,11 @@ add_command(
     releases, "evaluations", "evaluations", Client.evaluations,
     "List evaluations.", EVALUATION_COLUMNS, release_id=ReleaseId,
 )  # fmt: skip
-
-
-@command(releases, "card", "privacy card")
-def show_card(client: Client, output: Output, release_id: ReleaseId) -> None:
-    """Show the privacy card of a release: guarantee, assumptions and limits. --json shows the whole card."""
-    output.record(client.release(release_id).card(), "privacy card", CARD_COLUMNS)
+add_command(
+    releases, "card", "privacy card", lambda client, release_id: client.release(release_id).card(),
+    "Show the privacy card of a release: guarantee, assumptions and limits. --json shows the whole card.",
+    release_id=ReleaseId,
+)  # fmt: skip
 
 
 @shown("comparison")
@@ -83,24 +71,19 @@ def compare(
     """Compare releases side by side: first results, then the options that differ."""
     if len(names) < 2:
         raise CliError("Name two or more releases. To list them: obscura releases list", Exit.USAGE)
-    compared = [client.find_release(name) for name in names]
-    options: list[dict[str, Any]] = []
-    for release in compared:
-        options.append({})
+    compared = []
+    for release in map(client.find_release, names):
+        options: dict[str, Any] = {}
         with suppress(AuthError, NotFoundError):  # another department's job
-            options[-1] = client.job(release.job_id).options
-    records = [release.model_dump(mode="json") for release in compared]
-    if output.as_json:
-        output.rows([record | {"options": chosen} for record, chosen in zip(records, options, strict=True)], (), "")
-        return
-    differing = [
-        name
-        for name in dict.fromkeys(name for chosen in options for name in chosen)
-        if any(chosen.get(name) != options[0].get(name) for chosen in options)
-    ]
-    for record, chosen in zip(records, options, strict=True):
-        record |= {f"option {name}": chosen.get(name, "default") for name in differing}
-    output.beside(records, (*COMPARED, *(f"option {name}" for name in differing)), "comparison")
+            options = client.job(release.job_id).options
+        compared.append(release.model_dump(mode="json") | {"options": options})
+    chosen = [each["options"] for each in compared]
+    named = dict.fromkeys(name for each in chosen for name in each)
+    differing = [name for name in named if any(each.get(name) != chosen[0].get(name) for each in chosen)]
+    if not output.as_json:
+        for each in compared:
+            each["options"] = dict.fromkeys(differing, "default") | each["options"]
+    output.beside(compared, (*LISTED, *(f"{name}=options.{name}" for name in differing)), "comparison")
 
 
 @command(releases, "receipt", "receipt")

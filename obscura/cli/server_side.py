@@ -11,7 +11,7 @@ import sys
 from dataclasses import asdict, dataclass
 from importlib.metadata import entry_points, version
 from types import ModuleType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 

@@ -42,7 +42,7 @@ def test_the_link_leads_to_the_public_address_and_an_open_dashboard_is_named(tmp
     try:
         while not re.search(r"/sign-in/[0-9a-f]+\r\n", said):
             assert time.monotonic() < deadline, said
-            said += os.read(reading, 4096).decode()
+            said = re.sub(r"\x1b\[[0-9;]*m", "", said + os.read(reading, 4096).decode())
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=60)
