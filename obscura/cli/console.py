@@ -16,7 +16,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from obscura.cli.fields import COLUMNS, Names, next_step, show_field, value_at
+from obscura.cli.fields import COLUMNS, Names, next_step, show_field
 from obscura.client import (
     ApiError,
     AuthError,
@@ -104,12 +104,8 @@ class Output:
             self._json(values)
             return
         names, following = self.names([values]), next_step(title, values)
-        facts = [
-            (label, path.rpartition(".")[2], value_at(values, path))
-            for label, path in map(_headed, COLUMNS.get(title, tuple(values)))
-            if path not in ("name", "id")
-        ]
-        shown = [(visible(label), show_field(name, value, values, names, whole=True)) for label, name, value in facts]
+        columns = [column for column in COLUMNS.get(title, tuple(values)) if column not in ("name", "id")]
+        shown = [(visible(label), show_field(path, values, names, whole=True)) for label, path in map(_headed, columns)]
         fields = [(label, field) for label, field in shown if field.plain not in ("", "-")]
         heading = Text().append(visible(str(values.get("name") or title)), "bold")
         self._out.print(heading.append(f"  {visible(str(values.get('id', '')))}".rstrip(), "dim"))
@@ -157,7 +153,7 @@ class Output:
         table = _table(title, [("", "")] * (len(records) + 1), [], names)
         table.show_header = False
         for heading, path in map(_headed, columns):
-            cells = [show_field(path.rpartition(".")[2], value_at(each, path), each, names) for each in records]
+            cells = [show_field(path, each, names) for each in records]
             if any(cell.plain != "-" for cell in cells):
                 table.add_row(Text(visible(heading), "dim"), *cells)
         self._out.print(table, soft_wrap=False)
@@ -246,7 +242,7 @@ def _table(title: str, columns: Sequence[tuple[str, str]], values: Sequence[dict
     for heading, _ in columns:
         table.add_column(visible(heading), no_wrap=True)
     for value in values:
-        cells = [show_field(path.rpartition(".")[2], value_at(value, path), value, names) for _, path in columns]
+        cells = [show_field(path, value, names) for _, path in columns]
         for cell in cells:
             cell.truncate(CELL_COLUMNS, overflow="ellipsis")
         table.add_row(*cells)

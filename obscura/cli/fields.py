@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from rich.text import Text
 
@@ -86,21 +86,17 @@ def next_step(title: str, values: Mapping[str, Any]) -> str:
     return ""
 
 
-def value_at(values: Mapping[str, Any], path: str) -> Any:
-    """Return the field at a path such as `balance.left_epsilon`, or a text with fields; None if it is missing."""
-    if "{" in path:
-        return path.format_map(values)
-    value: Any = values
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
+def show_field(path: str, row: Mapping[str, Any], names: Names, *, whole: bool = False) -> Text:
+    """Format the field of `row` at a path such as `balance.left_epsilon`, by its name, or a text with fields.
 
-
-def show_field(name: str, value: Any, row: Mapping[str, Any], names: Names, *, whole: bool = False) -> Text:
-    """Format a field of `row` by its name: names instead of ids, percentages, epsilons, colours of states.
-
-    `whole` adds ids to names, and shows long lists and mappings as one line per item.
+    Shows names instead of ids, percentages, epsilons, and colours of states. `whole` adds ids to names, and shows long
+    lists and mappings as one line per item.
     """
+    if "{" in path:
+        return Text(path.format_map(row))
+    name, value = path, cast("Any", row)
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
     if value is None or (name == "progress" and row["state"] in FINAL_STATES):
         return Text("-", "dim")
     if name in _FORMATS:

@@ -52,7 +52,7 @@ def test_an_account_is_a_summary_with_a_budget_bar(shell, account):
 
 
 def test_the_bar_adds_up_and_rounds_spending_up():
-    bar = show_field("balance", BUDGET, {}, {})
+    bar = show_field("balance", {"balance": BUDGET}, {})
     assert bar.plain == "█" * 7 + "▒" * 6 + "░" * 7 + " 39% left"
     assert [str(span.style) for span in bar.spans] == ["red", "yellow", "green"]
 
@@ -90,13 +90,15 @@ def test_long_cells_are_shortened_and_long_words_of_a_record_are_not(capsys):
 
 def test_a_state_has_a_colour_and_a_finished_job_no_progress():
     facts = {"stage": "warm_start", "step": 2, "steps": 1000}
-    assert str(show_field("state", "failed", {}, {}).style) == "red"
-    assert show_field("progress", facts, {"state": "running"}, {}).plain == "warm start 2 of 1,000"
-    assert show_field("progress", facts, {"state": "succeeded"}, {}).plain == "-"
+    assert str(show_field("state", {"state": "failed"}, {}).style) == "red"
+    assert show_field("progress", {"state": "running", "progress": facts}, {}).plain == "warm start 2 of 1,000"
+    assert show_field("progress", {"state": "succeeded", "progress": facts}, {}).plain == "-"
 
 
-def test_the_recipe_is_optional_and_the_recommended_one(shell, dataset):
+def test_the_recipe_is_optional_and_the_recommended_one(shell, client, dataset):
     assert next(iter(RECIPES)) == RECIPE_USUAL
+    order = {"dataset_id": dataset, "epsilon": 1}
+    assert client.transport.request("POST", "/v1/plans", json=order, repeatable=True).json()["recipe"] == RECIPE_USUAL
     assert shell("plan", dataset, "-e", "1", "--json").json["recipe"] == RECIPE_USUAL
     swept = shell("sweep", dataset, "-e", "0.01", "-g", "centre=0.1,0.2", "--json").json
     assert swept["recipe"] == RECIPE_USUAL

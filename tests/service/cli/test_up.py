@@ -51,7 +51,7 @@ def test_the_link_leads_to_the_public_address_and_an_open_dashboard_is_named(tmp
     assert "https://obscura.example/sign-in/" in "".join(lines[-3:]), "the link is last, where no log line moves it"
     assert "open a second terminal" in said
     assert "WITHOUT A KEY" in said
-    assert re.search(r"\d\d:\d\d:\d\d warning dashboard_open_to_everybody", said)
+    assert re.search(r"\d\d:\d\d:\d\d warning: dashboard open to everybody, setting OBSCURA", said)
     assert not re.search("alembic|Running upgrade|Uvicorn", said)
 
 
