@@ -152,6 +152,8 @@ class Output:
         names = self.names(records)
         table = _table(title, [("", "")] * (len(records) + 1), [], names)
         table.show_header = False
+        for column in table.columns[1:]:
+            column.no_wrap, column.overflow = False, "fold"
         for heading, path in map(_headed, columns):
             cells = [show_field(path, each, names) for each in records]
             if any(cell.plain != "-" for cell in cells):

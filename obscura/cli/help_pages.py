@@ -18,7 +18,7 @@ PANELS = {
     "Releases": ("releases", "sample", "download", "compare", "evaluate", "detect"),
     "Budget": ("accounts", "budget", "limits"),
     "People": ("people", "keys", "admins", "decisions", "projects", "webhooks"),
-    "Operate": ("ledger", "audit", "backup", "restore", "openapi"),
+    "Operate": ("ledger", "backup", "restore", "openapi"),
 }
 TYPES = {"<str>": "TEXT", "<int>": "NUMBER", "<float>": "NUMBER", "<path>": "PATH", "<bool>": ""}
 

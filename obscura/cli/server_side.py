@@ -28,7 +28,6 @@ COMMANDS = {  # the installable part that contains each command
     "demo": WORKER,
     "openapi": SERVER,
     "ledger": SERVER,
-    "audit": SERVER,
     "backup": SERVER,
     "restore": SERVER,
 }
