@@ -88,7 +88,7 @@ def configure_logging(level: str = "INFO", stream: TextIO | None = None, *, for_
 
 
 def _short_line(_logger: object, _method: str, event: MutableMapping[str, Any]) -> str:
-    """Render an event as `12:03:04 warning: what happened, name value`, in visible characters."""
+    """Render an event as `12:03:04 warning: disk nearly full, free_bytes 1024`, in visible characters."""
     level, hidden = str(event.get("level", "")), ("timestamp", "level", "logger", "event")
     facts = [(name, value) for name, value in sorted(event.items()) if name not in hidden and value is not None]
     words = [
