@@ -36,7 +36,7 @@ from obscura.wire.wording import visible
 
 LISTED = ("account", "dataset", "job", "release", "sweep")  # nouns with a list command
 UNBOUNDED = 10_000  # characters; outside a terminal, tables show every column
-CELL_COLUMNS = 60  # widest cell of a list
+CELL_COLUMNS = 90  # widest cell of a list; an introduction, which people compare, is 89 wide
 PROSE_COLUMNS = 80  # widest line of a record, unless a word is longer
 FIRST_COMMANDS = {  # the command that makes the first item of a list
     "accounts": "accounts create NAME --epsilon 1 --delta 1e-5 --unit record",

@@ -44,6 +44,12 @@ COLUMNS: Mapping[str, Sequence[str]] = {
         "records at most=records_declared", "subjects at most=subjects_declared", "created=created_at",
         "failure=failure_code", "classes",
     ),
+    "evaluation": (
+        "id", "state", "dataset=dataset_id", "accuracy", "balanced=balanced_accuracy",
+        "weakest class=accuracy_by_class", "trained on real images=accuracy_real",
+        "frechet=similarity.frechet_distance", "recall=similarity.recall", "extractor=similarity.extractor", "samples",
+        "seed", "job_id", "finished=finished_at",
+    ),
     "job": (
         "id", "kind", "state", "dataset=dataset_id", "recipe", "cost=cost_epsilon", "charged=progress.charged_epsilon",
         "progress", "release=release_id", "account=account_id", "started=started_at", "finished=finished_at", "options",
@@ -104,7 +110,7 @@ def show_field(path: str, row: Mapping[str, Any], names: Names, *, whole: bool =
         return shown if isinstance(shown, Text) else Text(visible(shown))
     if name.endswith("_nano") and "capacity_nano" in row:
         return Text(show_percent(value / row["capacity_nano"], 2))
-    if name.endswith("epsilon") and isinstance(value, float | int):
+    if "epsilon" in name and isinstance(value, float | int):
         return Text(f"ε {show_epsilon(value, up=not name.startswith(('left', 'limit', 'affordable')))}")
     if name.endswith("_at"):
         return Text(show_time(value))
@@ -152,7 +158,7 @@ def _plain(value: Any) -> str:
 
 
 _FORMATS: Mapping[str, Callable[[Any], str | Text]] = {
-    **dict.fromkeys(("accuracy", "balanced_accuracy", "fraction", "recall"), _percent),
+    **dict.fromkeys(("accuracy", "accuracy_real", "balanced_accuracy", "fraction", "recall"), _percent),
     "accuracy_by_class": _weakest,
     "attacker_certainty_max": lambda sure: f"at most {show_sure(sure)} sure of anyone's presence, if 50% sure before",
     "balance": _budget_bar,

@@ -23,11 +23,6 @@ from obscura.wire.texts import AS_STATED, read_class_fractions
 
 releases = typer.Typer(no_args_is_help=True, help="Published generators; sampling them is free.")
 LISTED = COLUMNS["release"][:11]
-EVALUATION_COLUMNS = (
-    "id", "state", "dataset=dataset_id", "accuracy", "balanced=balanced_accuracy", "samples", "seed",
-    "frechet=similarity.frechet_distance", "recall=similarity.recall", "extractor=similarity.extractor", "job_id",
-    "finished=finished_at",
-)  # fmt: skip
 SHARE_COLUMNS = ("with=project_name", "project_id", "created=created_at", "ended=ended_at", "id")
 NamedRelease = Annotated[str, typer.Argument(metavar="RELEASE", help="Name or id.")]
 ReleaseId = Annotated[NamedRelease, Client.find_release]
@@ -53,7 +48,7 @@ add_command(
 )
 add_command(
     releases, "evaluations", "evaluations", Client.evaluations,
-    "List evaluations.", EVALUATION_COLUMNS, release_id=ReleaseId,
+    "List evaluations.", COLUMNS["evaluation"], release_id=ReleaseId,
 )  # fmt: skip
 add_command(
     releases, "card", "privacy card", lambda client, release_id: client.release(release_id).card(),

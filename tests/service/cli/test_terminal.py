@@ -81,7 +81,7 @@ def test_an_empty_list_is_a_sentence_with_the_next_command(shell):
 def test_long_cells_are_shortened_and_long_words_of_a_record_are_not(capsys):
     output = Output(as_json=False)
     output.rows([{"name": "n" * 500}], ("name",), "things")
-    assert max(map(len, capsys.readouterr().out.splitlines())) == 60
+    assert max(map(len, capsys.readouterr().out.splitlines())) == 90
     output.record({"token": "t" * 500, "note": "several words " * 50}, "key")
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split() == ["token", "t" * 500]
