@@ -17,10 +17,7 @@ limits = typer.Typer(no_args_is_help=True, help="Lower a limit, or request a hig
 budget = typer.Typer(no_args_is_help=True, help="Spent, reserved and remaining budget.")
 
 ACCOUNT_COLUMNS = COLUMNS["account"][:9]
-ENTRY_COLUMNS = (
-    "sequence", "created=created_at", "kind", "amount=amount_nano", "spent=spent_nano", "reserved=reserved_nano",
-    "job_id",
-)  # fmt: skip
+ENTRY_COLUMNS = ("sequence", "created_at", "kind", "amount_nano", "spent_nano", "reserved_nano", "job_id")
 Account = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Name or id.")]
 AccountId = Annotated[Account, Client.find_account]
 Limit = Annotated[float, typer.Option("--epsilon", "-e", help="The new lifetime limit.")]

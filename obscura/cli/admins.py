@@ -39,13 +39,13 @@ DECISION_COLUMNS = (
     "state", "reason", "requested by=requested_by_name", "requested_at",
 )  # fmt: skip
 PERSON_COLUMNS = (
-    "name", "id", "email", "scopes", "project=project_id", "key=key_id", "confirmed_at", "lapsed=lapsed_at",
+    "name", "id", "email", "scopes", "project_id", "key=key_id", "confirmed_at", "lapsed=lapsed_at",
 )  # fmt: skip
 PROJECT_COLUMNS = ("name", "id", "created_at")
 WEBHOOK_COLUMNS = ("id", "url", "state", "failing_since", "project_id")
 KEY_COLUMNS = (
-    "name", "id", "scopes", "created by=created_by_name", "created with=created_by", "created=created_at",
-    "last used=last_used_at", "expires=expires_at", "revoked=revoked_at",
+    "name", "id", "scopes", "created by=created_by_name", "created with=created_by", "created_at",
+    "last used=last_used_at", "expires_at", "revoked_at",
 )  # fmt: skip
 RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="dec_...")]
 KeyId = Annotated[str, typer.Argument(metavar="KEY", help="key_...")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -234,7 +235,7 @@ def confirm(question: str, otherwise: str = "Nothing was cancelled.", flag: str 
 
 def _headed(column: str) -> tuple[str, str]:
     heading, _, path = column.rpartition("=")
-    return heading or path.rpartition(".")[2].removesuffix("_id").replace("_", " "), path
+    return heading or re.sub("_(id|at|nano)$", "", path.rpartition(".")[2]).replace("_", " "), path
 
 
 def _table(title: str, columns: Sequence[tuple[str, str]], values: Sequence[dict[str, Any]], names: Names) -> Table:

@@ -34,44 +34,29 @@ STYLES = {
 }
 # Columns (see `Output.rows`) of each noun: all are its summary, and the first are its list.
 COLUMNS: Mapping[str, Sequence[str]] = {
-    "account": (
-        "name", "budget=balance", "left=balance.left_epsilon", "limit=balance.limit_epsilon", "id",
-        "spent=balance.spent_epsilon", "reserved=balance.reserved_epsilon", "delta", "frozen", "protects=unit",
-        "attacker=balance.attacker_certainty_max", "closed to new data=closed", "owner", "created=created_at",
-    ),
-    "dataset": (
-        "name", "id", "state", "account=account_id", "visibility", "images={width} x {height} x {channels}",
-        "records at most=records_declared", "subjects at most=subjects_declared", "created=created_at",
-        "failure=failure_code", "classes",
-    ),
-    "evaluation": (
-        "id", "state", "dataset=dataset_id", "accuracy", "balanced=balanced_accuracy",
-        "weakest class=accuracy_by_class", "trained on real images=accuracy_real",
-        "frechet=similarity.frechet_distance", "recall=similarity.recall", "extractor=similarity.extractor", "samples",
-        "seed", "job_id", "finished=finished_at",
-    ),
-    "job": (
-        "id", "kind", "state", "dataset=dataset_id", "recipe", "cost=cost_epsilon", "charged=progress.charged_epsilon",
-        "progress", "release=release_id", "account=account_id", "started=started_at", "finished=finished_at", "options",
-        "ended_early", "failure=failure.message", "blocked=blocked.message",
-    ),
-    "plan": (
-        "recipe", "requested=epsilon", "cost=cost_epsilon", "left before=budget.left_epsilon",
-        "left after=budget.left_after_epsilon", "affordable=budget.affordable", "delta",
-        "protects=unit", "forecast=facts",
-    ),
-    "privacy card": (
-        "summary", "epsilon", "delta", "protects", "recipe", "incomplete", "assumed_public", "not_covered",
-    ),
-    "release": (
-        "name", "id", "cost=epsilon", "accuracy", "balanced=balanced_accuracy", "weakest class=accuracy_by_class",
-        "kind", "recipe", "dataset=dataset_id", "account=account_id", "completed=incomplete.fraction", "delta",
-        "protects=unit", "histogram", "classes", "job=job_id", "created=created_at",
-    ),
-    "sweep": (
-        "name", "id", "state", "dataset=dataset_id", "recipe", "cost=totals.cost_epsilon",
-        "spent=totals.spent_epsilon", "best trial=best_job_id", "account=account_id", "created=created_at",
-    ),
+    noun: columns.split(", ")
+    for noun, columns in {
+        "account": "name, budget=balance, left=balance.left_epsilon, limit=balance.limit_epsilon, id, "
+        "spent=balance.spent_epsilon, reserved=balance.reserved_epsilon, delta, frozen, protects=unit, "
+        "attacker=balance.attacker_certainty_max, closed to new data=closed, owner, created_at",
+        "dataset": "name, id, state, account_id, visibility, images={width} x {height} x {channels}, "
+        "records at most=records_declared, subjects at most=subjects_declared, created_at, "
+        "failure=failure_code, classes",
+        "evaluation": "id, state, dataset_id, accuracy, balanced=balanced_accuracy, "
+        "weakest class=accuracy_by_class, trained on real images=accuracy_real, frechet=similarity.frechet_distance, "
+        "recall=similarity.recall, extractor=similarity.extractor, samples, seed, job_id, finished_at",
+        "job": "id, kind, state, dataset_id, recipe, cost=cost_epsilon, charged=progress.charged_epsilon, "
+        "progress, release_id, account_id, started_at, finished_at, options, "
+        "ended_early, failure=failure.message, blocked=blocked.message",
+        "plan": "recipe, requested=epsilon, cost=cost_epsilon, left before=budget.left_epsilon, "
+        "left after=budget.left_after_epsilon, affordable=budget.affordable, delta, protects=unit, forecast=facts",
+        "privacy card": "summary, epsilon, delta, protects, recipe, incomplete, assumed_public, not_covered",
+        "release": "name, id, cost=epsilon, accuracy, balanced=balanced_accuracy, weakest class=accuracy_by_class, "
+        "kind, recipe, dataset_id, account_id, completed=incomplete.fraction, delta, protects=unit, "
+        "histogram, classes, job_id, created_at",
+        "sweep": "name, id, state, dataset_id, recipe, cost=totals.cost_epsilon, spent=totals.spent_epsilon, "
+        "best trial=best_job_id, account_id, created_at",
+    }.items()
 }  # fmt: skip
 
 

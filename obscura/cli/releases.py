@@ -23,7 +23,7 @@ from obscura.wire.texts import AS_STATED, read_class_fractions
 
 releases = typer.Typer(no_args_is_help=True, help="Published generators; sampling them is free.")
 LISTED = COLUMNS["release"][:11]
-SHARE_COLUMNS = ("with=project_name", "project_id", "created=created_at", "ended=ended_at", "id")
+SHARE_COLUMNS = ("with=project_name", "project_id", "created_at", "ended_at", "id")
 NamedRelease = Annotated[str, typer.Argument(metavar="RELEASE", help="Name or id.")]
 ReleaseId = Annotated[NamedRelease, Client.find_release]
 Out = Annotated[Path, typer.Option(help="File to write.")]

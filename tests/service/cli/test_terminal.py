@@ -58,12 +58,11 @@ def test_the_bar_adds_up_and_rounds_spending_up():
 
 
 def test_lists_name_accounts_and_datasets(shell, account, dataset):
-    name = shell("datasets", "show", dataset, "--json").json["name"]
     row = next(line for line in shell("datasets", "list").out.splitlines() if dataset in line)
     assert account in row
     assert not INTERNAL.search(row.replace(dataset, ""))
     assert re.search(rf"account +{account}  acc_", shell("datasets", "show", dataset).out)
-    plan = shell("plan", name, "-e", "1").out
+    plan = shell("plan", dataset, "-e", "1").out
     assert not INTERNAL.search(plan)
     assert re.search(r"left before +ε 2\.0", plan)
 
