@@ -69,7 +69,7 @@ def run(place: Path, *command: str, write: Callable[[Path], None] | None = None,
     )  # fmt: skip
     if bool(ran.returncode) is not stops:
         raise RuntimeError(ran.stdout)
-    return re.sub(r"^(training|sampling) .*\n", "", ran.stdout, flags=re.MULTILINE)
+    return re.sub(r"^(training|sampling): .*\n", "", ran.stdout, flags=re.MULTILINE)
 
 
 def run_command(place: Path) -> str:

@@ -139,7 +139,7 @@ class InsufficientBudget(ObscuraError):
         if self.balance.affordable_epsilon > 0:
             options.append(f"ask for {show_epsilon(self.balance.affordable_epsilon, up=False)}")
         if self.release_id is not None:
-            options.append(f"sample release *{self.release_id}* again at no cost")
+            options.append(f"sample release '{self.release_id}' again at no cost")
         return (
             f"This job needs epsilon {show_epsilon(self.requested_epsilon, up=True)}. {self._left()}; epsilons of "
             f"parts need not add up, so the ledger adds exact costs). {self._choice(options)}"
@@ -148,7 +148,7 @@ class InsufficientBudget(ObscuraError):
     def _left(self) -> str:
         now = self.balance
         return (
-            f"Account *{self.account}* has {show_epsilon(now.left_epsilon, up=False)} left "
+            f"Account '{self.account}' has {show_epsilon(now.left_epsilon, up=False)} left "
             f"of {show_epsilon(now.limit_epsilon, up=False)} "
             f"({show_epsilon(now.spent_epsilon, up=True)} spent, {show_epsilon(now.reserved_epsilon, up=True)} reserved"
         )

@@ -88,11 +88,14 @@ def configure_logging(level: str = "INFO", stream: TextIO | None = None, *, for_
 
 
 def _short_line(_logger: object, _method: str, event: MutableMapping[str, Any]) -> str:
-    """Render an event as `12:03:04 warning what_happened name=value`, in visible characters."""
-    facts = {name: value for name, value in sorted(event.items()) if name not in ("timestamp", "level", "logger")}
-    words = [str(event.get("timestamp", ""))[11:19], str(event.get("level", "")), str(facts.pop("event", ""))]
-    words += [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in facts.items()]
-    return visible(" ".join(words))
+    """Render an event as `12:03:04 warning: disk nearly full, free_bytes 1024`, in visible characters."""
+    level, hidden = str(event.get("level", "")), ("timestamp", "level", "logger", "event")
+    facts = [(name, value) for name, value in sorted(event.items()) if name not in hidden and value is not None]
+    words = [
+        f"{name.removesuffix('_id')} {value if isinstance(value, str) else json.dumps(value)}" for name, value in facts
+    ]
+    said = ", ".join([str(event.get("event", "")).replace("_", " "), *words])
+    return visible(f"{str(event.get('timestamp', ''))[11:19]} {'' if level == 'info' else f'{level}: '}{said}")
 
 
 def _types_and_places(exc_info: Any) -> list[dict[str, Any]]:

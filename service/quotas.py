@@ -57,7 +57,7 @@ def require_jobs(session: Session, project_id: str) -> None:
     project = session.scalars(limited.with_for_update().execution_options(populate_existing=True)).one()
     if project.jobs_max is not None and unfinished_jobs(session, [project_id])[project_id] > project.jobs_max:
         raise QuotaExceeded(
-            f"Project *{project.name}* may have {project.jobs_max} jobs waiting or running at a time, and this request "
+            f"Project '{project.name}' may have {project.jobs_max} jobs waiting or running at a time, and this request "
             "would exceed that quota. Wait until a job ends, cancel a job, or ask an admin of the installation for a "
             "higher quota.",
             quota="jobs",

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from obscura.cli.connection import APPROVE, ProjectId, Reason, Shown, add_command, command
-from obscura.cli.console import confirm
+from obscura.cli.console import Output, confirm
+from obscura.cli.fields import COLUMNS
 from obscura.client import Client
 from obscura.wire.budgets import DELTA_MOST, DELTA_USUAL_MOST, Unit
 
@@ -15,10 +16,7 @@ accounts = typer.Typer(no_args_is_help=True, help="Populations with one privacy 
 limits = typer.Typer(no_args_is_help=True, help="Lower a limit, or request a higher limit from a second admin.")
 budget = typer.Typer(no_args_is_help=True, help="Spent, reserved and remaining budget.")
 
-ACCOUNT_COLUMNS = (
-    "name", "id", "delta", "limit=balance.limit_epsilon", "spent=balance.spent_epsilon",
-    "reserved=balance.reserved_epsilon", "left=balance.left_epsilon", "frozen",
-)  # fmt: skip
+ACCOUNT_COLUMNS = COLUMNS["account"][:9]
 ENTRY_COLUMNS = ("sequence", "created_at", "kind", "amount_nano", "spent_nano", "reserved_nano", "job_id")
 Account = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Name or id.")]
 AccountId = Annotated[Account, Client.find_account]
@@ -77,11 +75,15 @@ add_command(
 @command(budget, "show", "budget", ACCOUNT_COLUMNS)
 def show_budget(
     client: Client,
+    output: Output,
     account: Annotated[str | None, typer.Argument(metavar="[ACCOUNT]", help="Name or id; default: all.")] = None,
 ) -> Shown:
     """Show limit, spent, reserved and remaining budget. Epsilons of jobs do not add up; costs in nano-units do."""
     if account is None:
         return client.accounts()
     found = client.find_account(account)
+    if not output.as_json:
+        output.record(found, "account")
+        return None
     facts = {"id": found.id, "name": found.name, "delta": found.delta, "frozen": found.frozen}
     return facts | found.balance.model_dump()

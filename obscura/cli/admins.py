@@ -36,16 +36,16 @@ ADMIN_COLUMNS = (
 )  # fmt: skip
 DECISION_COLUMNS = (
     "id", "action", "name", "introduction", "key_id", "from=epsilon_before", "to=epsilon", "with=shared_with",
-    "state", "reason", "requested_by=requested_by_name", "requested_at",
+    "state", "reason", "requested by=requested_by_name", "requested_at",
 )  # fmt: skip
 PERSON_COLUMNS = (
-    "name", "id", "email", "scopes", "project=project_id", "key=key_id", "confirmed_at", "lapsed=lapsed_at",
+    "name", "id", "email", "scopes", "project_id", "key=key_id", "confirmed_at", "lapsed=lapsed_at",
 )  # fmt: skip
 PROJECT_COLUMNS = ("name", "id", "created_at")
 WEBHOOK_COLUMNS = ("id", "url", "state", "failing_since", "project_id")
 KEY_COLUMNS = (
-    "name", "id", "scopes", "created_by=created_by_name", "created_with=created_by", "created_at",
-    "last_used=last_used_at", "expires=expires_at", "revoked=revoked_at",
+    "name", "id", "scopes", "created by=created_by_name", "created with=created_by", "created_at",
+    "last used=last_used_at", "expires_at", "revoked_at",
 )  # fmt: skip
 RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="dec_...")]
 KeyId = Annotated[str, typer.Argument(metavar="KEY", help="key_...")]

@@ -8,20 +8,21 @@ from typing import Annotated
 
 import typer
 
-from obscura.cli import accounts, admins, connection, datasets, jobs, quickstart, releases, server_side
+from obscura.cli import accounts, admins, connection, datasets, help_pages, jobs, quickstart, releases, server_side
 from obscura.extras import LIBRARY
 
 app = typer.Typer(
     name="obscura",
-    cls=server_side.Commands,
+    cls=help_pages.Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Private synthetic images behind a budget that cannot be overspent. "
-    "Exit codes: 2 usage, 3 budget, 4 key, 5 job failed, 1 anything else.",
+    help="Private synthetic images behind a budget that cannot be overspent.",
+    epilog="Exit codes: 2 usage, 3 budget, 4 key, 5 job failed, 1 anything else.",
 )
 app.command("quickstart")(quickstart.quickstart)
 app.command("login")(connection.login)
 app.command("logout")(connection.logout)
+app.command("open")(connection.open_page)
 app.command("doctor")(server_side.doctor)
 app.command("recipes")(server_side.recipes)
 app.command("plan")(jobs.plan)
@@ -30,6 +31,7 @@ app.command("sweep")(jobs.sweep)
 app.command("evaluate")(releases.evaluate)
 app.command("sample")(releases.sample)
 app.command("download")(releases.download)
+app.command("compare")(releases.compare)
 app.add_typer(accounts.accounts, name="accounts")
 app.add_typer(datasets.datasets, name="datasets")
 app.add_typer(datasets.subjects, name="subjects")

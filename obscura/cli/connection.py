@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import webbrowser
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -32,6 +35,8 @@ from obscura.wire.schemas import DatasetRecord
 
 Shown = BaseModel | dict[str, Any] | Iterable[BaseModel] | None  # the result of a command
 DEFAULT = "default"  # profile
+PAGES = {"acc": "accounts", "ds": "datasets", "job": "jobs", "swp": "sweeps", "rel": "releases"}  # by prefix of the id
+ID = re.compile(rf"({'|'.join(PAGES)})_[a-z2-7]{{20}}")
 APPROVE = "Another admin runs: obscura decisions approve {0.id}"  # the hint after a request
 
 
@@ -176,7 +181,19 @@ def connection(target: Target, output: Output) -> Iterator[Client]:
     with Client(*address(target, output.notice)) as client:
         if client.transport.proxy is not None:
             output.notice(f"Connecting to {client.transport.route}.")
+        output.names = partial(names_in, client)
         yield client
+
+
+def names_in(client: Client, records: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the names of the accounts, datasets and projects in records, by id, as far as the key may read them."""
+    ids = {str(each) for record in records for name, each in record.items() if name.endswith("_id")}
+    named: dict[str, str] = {}
+    for prefix, items in (("acc_", client.accounts), ("ds_", client.datasets), ("prj_", client.projects)):
+        if any(each.startswith(prefix) for each in ids):
+            with suppress(AuthError):
+                named |= {each.id: each.name for each in items()}
+    return named
 
 
 def shown(
@@ -269,6 +286,31 @@ def add_command(
     client, taken = inspect.signature(run).parameters["client"], inspect.signature(act).parameters
     parameters = [client, *(taken[name].replace(annotation=each) for name, each in arguments.items())]
     command(group, name, title, columns, hint)(with_parameters(run, parameters, description or act.__doc__))
+
+
+@shown("page")
+def open_page(
+    client: Client,
+    output: Output,
+    name_or_id: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME|ID]", help="An account, dataset, job, sweep or release; default: the overview."),
+    ] = None,
+) -> Shown:
+    """Open the dashboard in a browser, or the page of one account, dataset, job, sweep or release. Prints the URL."""
+    path = name_or_id or ""
+    if identity := ID.fullmatch(path):
+        path = f"{PAGES[identity[1]]}/{path}"
+    elif path:
+        listed: dict[str, Iterable[Any]] = {"accounts": client.accounts(), "datasets": client.datasets()}
+        listed["releases"] = client.releases()
+        found = (f"{page}/{each.id}" for page, items in listed.items() for each in items if each.name == path)
+        if (path := next(found, "")) == "":
+            raise CliError(f"No account, dataset or release is named {name_or_id!r}.", Exit.USAGE)
+    url = f"{client.transport.base_url}/{path}"
+    if not output.as_json:
+        webbrowser.open(url)
+    return {"url": url}
 
 
 def login(

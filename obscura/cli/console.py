@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import enum
 import json
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from textwrap import wrap
 from typing import Any
 
 import typer
 from pydantic import BaseModel
+from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from obscura.cli.fields import COLUMNS, Names, next_step, show_field
 from obscura.client import (
     ApiError,
     AuthError,
@@ -29,10 +33,21 @@ from obscura.client import (
 )
 from obscura.client.progress import TerminalConsole
 from obscura.client.transport import is_here
-from obscura.wire.wording import show_number, visible
+from obscura.wire.wording import visible
 
 LISTED = ("account", "dataset", "job", "release", "sweep")  # nouns with a list command
-UNBOUNDED = 10_000  # characters; tables outside a terminal are never truncated
+UNBOUNDED = 10_000  # characters; outside a terminal, tables show every column
+CELL_COLUMNS = 90  # widest cell of a list; an introduction, which people compare, is 89 wide
+PROSE_COLUMNS = 80  # widest line of a record, unless a word is longer
+FIRST_COMMANDS = {  # the command that makes the first item of a list
+    "accounts": "accounts create NAME --epsilon 1 --delta 1e-5 --unit record",
+    "datasets": "datasets push FOLDER --account ACCOUNT --at-most 2000",
+    "jobs": "train DATASET --epsilon 1",
+    "releases": "train DATASET --epsilon 1",
+    "sweeps": "sweep DATASET --epsilon 1 --grid NAME=VALUE,VALUE",
+    "evaluations": "evaluate RELEASE --on DATASET",
+    "webhooks": "webhooks create URL",
+}
 
 
 class Exit(enum.IntEnum):
@@ -71,45 +86,80 @@ class Output:
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
+        self.names: Callable[[Sequence[dict[str, Any]]], Names] = lambda _records: {}  # a connection sets it
         terminal = sys.stdout.isatty()
         self._out = TerminalConsole(soft_wrap=True, width=None if terminal else UNBOUNDED)
         self.err = TerminalConsole(stderr=True, soft_wrap=True)
 
-    def notice(self, text: str) -> None:
+    def notice(self, text: str, style: str = "") -> None:
         """Print a message to stderr."""
-        self.err.print(visible(text, lines=True))
+        self.err.print(visible(text, lines=True), style=style)
 
     def record(self, record: BaseModel | dict[str, Any], title: str) -> None:
+        """Show the fields of a record that `obscura.cli.fields` names for `title`, or all, and the next command.
+
+        Empty fields are omitted. JSON has every field.
+        """
         values = record.model_dump(mode="json") if isinstance(record, BaseModel) else record
         if self.as_json:
             self._json(values)
             return
-        table = Table(title=Text(visible(title)), show_header=False, title_justify="left")
-        for name, value in values.items():
-            table.add_row(visible(name), visible(_cell(value)))
-        self._out.print(table)
+        names, following = self.names([values]), next_step(title, values)
+        columns = [column for column in COLUMNS.get(title, tuple(values)) if column not in ("name", "id")]
+        shown = [(visible(label), show_field(path, values, names, whole=True)) for label, path in map(_headed, columns)]
+        fields = [(label, field) for label, field in shown if field.plain not in ("", "-")]
+        heading = Text().append(visible(str(values.get("name") or title)), "bold")
+        self._out.print(heading.append(f"  {visible(str(values.get('id', '')))}".rstrip(), "dim"))
+        indent = max((len(label) for label, _ in fields), default=0) + 4
+        for label, value in fields:
+            width = max(min(self._out.width, PROSE_COLUMNS) - indent, 20)
+            wrapped = [part for line in value.plain.split("\n") for part in wrap(line, width, break_long_words=False)]
+            for number, line in enumerate([value] if len(wrapped) == 1 else map(Text, wrapped)):
+                self._out.print(Text.assemble((f"  {'' if number else label}".ljust(indent), "dim"), line))
+        if following:
+            self.notice(following)
 
     def rows(self, records: Sequence[BaseModel | dict[str, Any]], columns: Sequence[str], title: str) -> None:
         """Show a list, one line per record. Columns that do not fit the terminal are omitted, and a notice names them.
 
-        A column is a path such as `balance.left_epsilon`, optionally with a title: `left=balance.left_epsilon`.
+        A column is a path such as `balance.left_epsilon`, optionally with a title: `left=balance.left_epsilon`. Long
+        cells are shortened.
         """
         values = [each.model_dump(mode="json") if isinstance(each, BaseModel) else each for each in records]
         if self.as_json:
             self._json(values)
             return
-        headed = [column.rpartition("=") for column in columns]
-        named = [(heading or path.rpartition(".")[2].replace("_", " "), path) for heading, _, path in headed]
+        if not values:
+            first = FIRST_COMMANDS.get(title)
+            self.notice(f"There are no {title} yet." + (f" To create one: obscura {first}" if first else ""))
+            return
+        named, names = [_headed(column) for column in columns], self.names(values)
         shown = len(named)
-        table = _table(title, named, values)
+        table = _table(title, named, values, names)
         unbounded = self._out.options.update_width(UNBOUNDED)
         while shown > 2 and self._out.measure(table, options=unbounded).maximum > self._out.width:
             shown -= 1
-            table = _table(title, named[:shown], values)
+            table = _table(title, named[:shown], values, names)
         self._out.print(table)
         if shown < len(named):
             left_out = ", ".join(heading for heading, _ in named[shown:])
             self.notice(f"Columns that do not fit this terminal: {left_out}. --json shows everything.")
+
+    def beside(self, records: Sequence[dict[str, Any]], columns: Sequence[str], title: str) -> None:
+        """Show records side by side: a column each, and a line for each of `columns` (see `rows`) that has a value."""
+        if self.as_json:
+            self._json(records)
+            return
+        names = self.names(records)
+        table = _table(title, [("", "")] * (len(records) + 1), [], names)
+        table.show_header = False
+        for column in table.columns[1:]:
+            column.no_wrap, column.overflow = False, "fold"
+        for heading, path in map(_headed, columns):
+            cells = [show_field(path, each, names) for each in records]
+            if any(cell.plain != "-" for cell in cells):
+                table.add_row(Text(visible(heading), "dim"), *cells)
+        self._out.print(table, soft_wrap=False)
 
     def text(self, text: str) -> None:
         """Print a line of the result, except in JSON mode."""
@@ -183,26 +233,20 @@ def confirm(question: str, otherwise: str = "Nothing was cancelled.", flag: str 
         raise CliError(otherwise)
 
 
-def _table(title: str, columns: Sequence[tuple[str, str]], values: Sequence[dict[str, Any]]) -> Table:
-    table = Table(title=Text(visible(title)), title_justify="left")
+def _headed(column: str) -> tuple[str, str]:
+    heading, _, path = column.rpartition("=")
+    return heading or re.sub("_(id|at|nano)$", "", path.rpartition(".")[2]).replace("_", " "), path
+
+
+def _table(title: str, columns: Sequence[tuple[str, str]], values: Sequence[dict[str, Any]], names: Names) -> Table:
+    table = Table(
+        title=Text(visible(title), "bold"), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False
+    )
     for heading, _ in columns:
         table.add_column(visible(heading), no_wrap=True)
     for value in values:
-        cells: list[Any] = []
-        for _, path in columns:
-            cell: Any = value
-            for part in path.split("."):
-                cell = cell.get(part) if isinstance(cell, dict) else None
-            cells.append(cell)
-        table.add_row(*(visible(_cell(cell)) for cell in cells))
+        cells = [show_field(path, value, names) for _, path in columns]
+        for cell in cells:
+            cell.truncate(CELL_COLUMNS, overflow="ellipsis")
+        table.add_row(*cells)
     return table
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, dict):
-        return ", ".join(f"{name}={_cell(item)}" for name, item in value.items())
-    if isinstance(value, list):
-        return ", ".join(_cell(item) for item in value)
-    return show_number(value) if isinstance(value, bool | float) else str(value)  # seeds are copied

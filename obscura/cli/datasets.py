@@ -13,6 +13,7 @@ import typer
 
 from obscura.cli.connection import Dataset, Shown, Yes, add_command, command, find_dataset, with_parameters
 from obscura.cli.console import CliError, Exit, Output, confirm
+from obscura.cli.fields import COLUMNS
 from obscura.client import Client
 from obscura.client.progress import preparation_progress
 from obscura.errors import some
@@ -23,10 +24,7 @@ from obscura.wire.uploads import SubjectId
 
 datasets = typer.Typer(no_args_is_help=True, help="Declared, uploaded sets of labelled images.")
 subjects = typer.Typer(no_args_is_help=True, help="People whose images are recognised in several datasets.")
-COLUMNS = (
-    "name", "id", "visibility", "state", "account_id", "records=records_declared", "subjects=subjects_declared",
-    "height", "width", "channels",
-)  # fmt: skip
+LISTED = COLUMNS["dataset"][:9]
 AtMost = Annotated[int | None, typer.Option(min=1, help="Public upper limit on the images; required for private data.")]
 SubjectsAtMost = Annotated[int | None, typer.Option(min=1, help="Public upper limit on the protected subjects.")]
 Images = Annotated[Path, typer.Argument(help="Class folders, an archive of them, or an .npz, IDX or Parquet file.")]
@@ -46,7 +44,7 @@ def with_push_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for name, option in Choices.model_fields.items():
         allowed = [*option.metadata, option.annotation, *get_args(option.annotation)]
         word = next(each for each in (bool, Path, str, int) if each in allowed)  # typer parses this signature
-        flag = typer.Option(f"--{name.replace('_', '-')}", help=option.description)
+        flag = typer.Option(f"--{name.replace('_', '-')}", rich_help_panel="Images", help=option.description)
         annotation: Any = Annotated[word if word is bool else word | None, flag]
         default = False if word is bool else None
         parameters.append(
@@ -68,7 +66,7 @@ def push(
     output: Output,
     path: Images,
     name: Annotated[str | None, typer.Option(help="Name; default: the name of the folder or file.")] = None,
-    account: Annotated[str | None, typer.Option(help="Account (name or id) of a private dataset.")] = None,
+    account: Annotated[str | None, typer.Option(metavar="ACCOUNT", help="Name or id; for private data.")] = None,
     public: Annotated[bool, typer.Option("--public", help="Public data: costs nothing and protects nothing.")] = False,
     at_most: AtMost = None,
     subjects_at_most: SubjectsAtMost = None,
@@ -116,7 +114,7 @@ def push(
     return dataset
 
 
-add_command(datasets, "list", "datasets", lambda client: client.datasets(), "List datasets, newest first.", COLUMNS)
+add_command(datasets, "list", "datasets", lambda client: client.datasets(), "List datasets, newest first.", LISTED)
 add_command(datasets, "show", "dataset", find_dataset, "Show one dataset.", name_or_id=Dataset)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,51 +10,52 @@ import typer
 
 from obscura.cli.connection import DatasetId, Key, Shown, Wait, Yes, add_command, command, find_dataset, shown
 from obscura.cli.console import CliError, Exit, Output, confirm
+from obscura.cli.fields import COLUMNS, LABELS
 from obscura.client import Client, Job, Sweep
 from obscura.client.progress import job_progress, show_cost
-from obscura.wire.job_schemas import PlanRecord
+from obscura.wire.job_schemas import RECIPE_USUAL, PlanRecord
 from obscura.wire.texts import GridRefused, json_or_text, trials_of
-from obscura.wire.wording import EARLY_ENDS, show_epsilon, show_percent
+from obscura.wire.wording import show_words
 
 jobs = typer.Typer(no_args_is_help=True, help="Trainings, samplings and evaluations.")
 sweeps = typer.Typer(no_args_is_help=True, help="Hyperparameter sweeps, paid for as a whole.")
-JOB_COLUMNS = (
-    "id", "kind", "state", "cost=cost_epsilon", "charged=progress.charged_epsilon", "progress.stage",
-    "progress.step", "of=progress.steps", "release_id",
-)  # fmt: skip
-SWEEP_COLUMNS = (
-    "name", "id", "recipe", "state", "cost=totals.cost_epsilon", "spent=totals.spent_epsilon", "best_job_id",
-    "created_at",
-)  # fmt: skip
+JOB_COLUMNS = COLUMNS["job"][:11]
+SWEEP_COLUMNS = COLUMNS["sweep"][:10]
 TRIAL_COLUMNS = (
-    "job_id", "state", "epsilon", "options", "spent=spent_epsilon", "balanced=balanced_accuracy.cnn",
-    "cnn=accuracy.cnn", "incomplete", "release_id",
+    "options", "epsilon", "state", "accuracy", "balanced=balanced_accuracy", "release_id", "job_id",
+    "spent=spent_epsilon", "incomplete",
 )  # fmt: skip
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="job_...")]
 SweepId = Annotated[str, typer.Argument(metavar="SWEEP", help="swp_...")]
 Discard = Annotated[bool, typer.Option("--discard", help="Publish nothing; the charges stay spent.")]
 Epsilon = Annotated[float, typer.Option("--epsilon", "-e", help="Privacy budget that this job may spend.")]
-Recipe = Annotated[str, typer.Option("--recipe", "-r", help="Training recipe.")]
+PANEL = "Recipe"  # of the help pages
+Recipe = Annotated[str, typer.Option("--recipe", "-r", rich_help_panel=PANEL, help="Training recipe.")]
 OptionPairs = Annotated[
-    list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help="An option of the recipe, in JSON.")
+    list[str] | None,
+    typer.Option(
+        "--option", "-o", metavar="NAME=VALUE", rich_help_panel=PANEL, help="An option of the recipe, in JSON."
+    ),
 ]
 ClassShares = Annotated[
     str | None,
     typer.Option(
         metavar="CLASS=NUMBER,...",
+        rich_help_panel=PANEL,
         help="Expected records of each class, stated without looking at the data: normal=2000,sick=20, or shares in "
         "label order. Sets the recipe's option class_fractions.",
     ),
 ]
-Preset = Annotated[str | None, typer.Option("--preset", help="A named set of the recipe's options.")]
+Preset = Annotated[
+    str | None, typer.Option("--preset", rich_help_panel=PANEL, help="A named set of the recipe's options.")
+]
 Evaluate = Annotated[
     str | None,
-    typer.Option(help="Public dataset (name or id) to measure the releases on."),
+    typer.Option(metavar="DATASET", help="Public dataset (name or id) to measure the releases on."),
     find_dataset,
 ]
 TRY_FIRST = "--preview"  # the option that previews a plan on public images
 IMAGE = Path("preview.png")
-LABELS = {"train": "training", "sample": "sampling", "evaluate": "evaluation"}  # for job kinds whose noun differs
 
 
 def recipe_options(
@@ -76,8 +76,8 @@ def plan(
     client: Client,
     output: Output,
     dataset: DatasetId,
-    recipe: Recipe,
     epsilon: Epsilon,
+    recipe: Recipe = RECIPE_USUAL,
     option: OptionPairs = None,
     preset: Preset = None,
     class_fractions: ClassShares = None,
@@ -101,8 +101,8 @@ def train(
     client: Client,
     output: Output,
     dataset: DatasetId,
-    recipe: Recipe,
     epsilon: Epsilon,
+    recipe: Recipe = RECIPE_USUAL,
     option: OptionPairs = None,
     preset: Preset = None,
     class_fractions: ClassShares = None,
@@ -126,18 +126,14 @@ def train(
         return job
     job = follow(output, job)
     release = job.release()
-    output.notice(
-        f"Release {release.id} is ready. Generating images is free: obscura download {release.id} --count 10000"
-    )
-    if release.incomplete is not None:
-        facts = release.incomplete
-        output.notice(
-            f"The release is incomplete, because {EARLY_ENDS.get(facts.reason, facts.reason)}: "
-            f"{show_percent(facts.fraction, up=False)} of the planned noisy releases were made and paid for."
-        )
+    if release.kind == "generator":
+        output.notice(f"Generating images from the release is free: obscura download {release.id} --count 10000")
     if (evaluation := next(release.evaluations(), None)) is not None:
         output.notice(f"The release is being evaluated. To follow: obscura jobs watch {evaluation.job_id}")
-    return job
+    if output.as_json:
+        return job
+    output.record(release, "release")
+    return None
 
 
 add_command(jobs, "list", "jobs", Client.jobs, "List jobs, newest first.", JOB_COLUMNS)
@@ -199,25 +195,15 @@ def show_plan(output: Output, made: PlanRecord) -> None:
     if output.as_json:
         output.record(made, "plan")
         return
-    budget, left = made.budget, partial(show_epsilon, up=False)
-    output.record(
-        {
-            "recipe": made.recipe,
-            "epsilon requested": made.epsilon,
-            "cost (epsilon)": made.cost_epsilon,
-            "cost (nano-units)": made.cost_nano,
-            "guarantee": f"delta {made.delta:g}, unit {made.unit}, adjacency {made.adjacency}",
-            "left before": f"epsilon {left(budget.left_epsilon)} of {left(budget.limit_epsilon)}",
-            "left after": f"epsilon {left(budget.left_after_epsilon)}" if budget.affordable else "not affordable",
-            **{
-                name.replace("_", " "): f"{value:.4g}" if isinstance(value, float) else value
-                for name, value in made.facts.items()
-                if not isinstance(value, dict | list)
-            },
-        },
-        "plan",
-    )
-    output.rows(made.stages, ("name", "releases", "noise_multiplier", "cost_nano"), "stages")
+    facts = {
+        name: value for name, value in made.facts.items() if not isinstance(value, dict | list) and name != "protects"
+    }
+    output.record(made.model_dump() | {"facts": facts}, "plan")
+    stages = [
+        {**stage.model_dump(), "stage": show_words(stage.name), "capacity_nano": made.cost_nano}
+        for stage in made.stages
+    ]
+    output.rows(stages, ("stage", "releases", "noise=noise_multiplier", "share of cost=cost_nano"), "stages")
     for note in made.notes:
         output.text(note)
 
@@ -227,12 +213,12 @@ def sweep(
     client: Client,
     output: Output,
     dataset: DatasetId,
-    recipe: Recipe,
     epsilon: Epsilon,
     grid: Annotated[
         list[str],
         typer.Option("--grid", "-g", metavar="NAME=VALUE,VALUE,...", help="Values of one option, or of epsilon."),
     ],
+    recipe: Recipe = RECIPE_USUAL,
     option: OptionPairs = None,
     preset: Preset = None,
     evaluate: Evaluate = None,
@@ -299,15 +285,8 @@ def follow_sweep(output: Output, made: Sweep) -> Sweep:
 
 def show(output: Output, sweep: Sweep) -> None:
     """Show a sweep and its trials, ordered by quality on public data, best first."""
-    if output.as_json:
-        output.record(sweep, "sweep")
-        return
-    totals = sweep.totals
-    facts = {"id": sweep.id, "name": sweep.name, "recipe": sweep.recipe, "state": sweep.state}
-    spent = {"cost (epsilon)": totals.cost_epsilon, "spent (epsilon)": totals.spent_epsilon}
-    output.record(facts | spent | {"best on public data": sweep.best_job_id}, "sweep")
-    ranked = sorted(
-        sweep.trials, key=lambda trial: -1.0 if trial.compared_by is None else trial.compared_by, reverse=True
-    )
-    output.rows(ranked, TRIAL_COLUMNS, "trials")
-    output.text("Every trial is paid for. Comparing them on public data is post-processing and costs nothing.")
+    output.record(sweep, "sweep")
+    if not output.as_json:
+        best_first = sorted(sweep.trials, key=lambda trial: trial.compared_by or -1.0, reverse=True)
+        output.rows(best_first, TRIAL_COLUMNS, "trials")
+        output.text("Every trial is paid for. Comparing them on public data is post-processing and costs nothing.")

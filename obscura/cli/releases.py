@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from obscura.cli.connection import APPROVE, Key, Reason, Shown, Wait, add_command, command, find_dataset, shown
 from obscura.cli.console import CliError, Exit, Output
+from obscura.cli.fields import COLUMNS
 from obscura.cli.jobs import follow
 from obscura.client import AuthError, Client, NotFoundError, Release, Sample
 from obscura.client.contents import combine, require_room
@@ -20,19 +22,10 @@ from obscura.wire.formats import PACKINGS, SampleFormat
 from obscura.wire.texts import AS_STATED, read_class_fractions
 
 releases = typer.Typer(no_args_is_help=True, help="Published generators; sampling them is free.")
-COLUMNS = (
-    "name", "id", "kind", "made=incomplete.fraction", "balanced=balanced_accuracy.cnn", "cnn=accuracy.cnn",
-    "account_id", "created_at",
-)  # fmt: skip
-EVALUATION_COLUMNS = (
-    "id", "state", "dataset_id", "samples", "seed", "balanced=balanced_accuracy", "accuracy",
-    "frechet=similarity.frechet_distance", "recall=similarity.recall", "extractor=similarity.extractor", "job_id",
-    "finished_at",
-)  # fmt: skip
+LISTED = COLUMNS["release"][:11]
 SHARE_COLUMNS = ("with=project_name", "project_id", "created_at", "ended_at", "id")
-
-ReleaseId = Annotated[str, typer.Argument(metavar="RELEASE", help="rel_...")]
 NamedRelease = Annotated[str, typer.Argument(metavar="RELEASE", help="Name or id.")]
+ReleaseId = Annotated[NamedRelease, Client.find_release]
 Out = Annotated[Path, typer.Option(help="File to write.")]
 Count = Annotated[int, typer.Option("--count", "-n", min=1, help="Synthetic images to generate.")]
 Seed = Annotated[int, typer.Option(min=0, help="A public number: the same request gives the same bytes.")]
@@ -49,18 +42,43 @@ Proportions = Annotated[
 ]
 
 
-add_command(releases, "list", "releases", Client.releases, "List releases, newest first.", COLUMNS)
+add_command(releases, "list", "releases", Client.releases, "List releases, newest first.", LISTED)
 add_command(
     releases, "show", "release", Client.release, "Show one release and its newest evaluation.", release_id=ReleaseId
 )
 add_command(
     releases, "evaluations", "evaluations", Client.evaluations,
-    "List evaluations.", EVALUATION_COLUMNS, release_id=ReleaseId,
+    "List evaluations.", COLUMNS["evaluation"], release_id=ReleaseId,
 )  # fmt: skip
 add_command(
     releases, "card", "privacy card", lambda client, release_id: client.release(release_id).card(),
-    "Show the privacy card of a release.", release_id=ReleaseId,
+    "Show the privacy card of a release: guarantee, assumptions and limits. --json shows the whole card.",
+    release_id=ReleaseId,
 )  # fmt: skip
+
+
+@shown("comparison")
+def compare(
+    client: Client,
+    output: Output,
+    names: Annotated[list[str], typer.Argument(metavar="RELEASE...", help="Names or ids of two or more releases.")],
+) -> None:
+    """Compare releases side by side: first results, then the options that differ."""
+    if len(names) < 2:
+        raise CliError("Name two or more releases. To list them: obscura releases list", Exit.USAGE)
+    compared = []
+    for release in map(client.find_release, names):
+        options: dict[str, Any] = {}
+        with suppress(AuthError, NotFoundError):  # another department's job
+            options = client.job(release.job_id).options
+        compared.append(release.model_dump(mode="json") | {"options": options})
+    chosen = [each["options"] for each in compared]
+    named = dict.fromkeys(name for each in chosen for name in each)
+    differing = [name for name in named if any(each.get(name) != chosen[0].get(name) for each in chosen)]
+    if not output.as_json:
+        for each in compared:
+            each["options"] = dict.fromkeys(differing, "default") | each["options"]
+    output.beside(compared, (*LISTED, *(f"{name}=options.{name}" for name in differing)), "comparison")
 
 
 @command(releases, "receipt", "receipt")

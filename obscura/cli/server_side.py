@@ -11,15 +11,14 @@ import sys
 from dataclasses import asdict, dataclass
 from importlib.metadata import entry_points, version
 from types import ModuleType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
-from typer.core import TyperGroup
 
 from obscura.cli.connection import Json, Target, connection
 from obscura.cli.console import CliError, Exit, Output, reporting
 from obscura.client import AuthError, ConnectionFailed, ObscuraClientError
-from obscura.extras import LIBRARY, SERVER, WORKER, MissingExtra, is_installed, packages_of_parts
+from obscura.extras import LIBRARY, SERVER, WORKER, is_installed, packages_of_parts
 from obscura.wire.wording import values_in_words
 
 DISK_BYTES_MIN = 2 * 2**30
@@ -29,7 +28,6 @@ COMMANDS = {  # the installable part that contains each command
     "demo": WORKER,
     "openapi": SERVER,
     "ledger": SERVER,
-    "audit": SERVER,
     "backup": SERVER,
     "restore": SERVER,
 }
@@ -62,17 +60,6 @@ def server_side() -> ModuleType | None:
             ) from error
         return joined
     return None
-
-
-class Commands(TyperGroup):
-    """Command group. If a command needs a server that is not installed, its error states how to install the server."""
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command; raise MissingExtra if it needs a server that is not installed."""
-        command = super().get_command(ctx, cmd_name)
-        if command is None and cmd_name in COMMANDS:
-            raise MissingExtra(f"`obscura {cmd_name}`", "a server", COMMANDS[cmd_name])
-        return command
 
 
 def doctor(context: typer.Context, as_json: Json = False) -> None:

@@ -24,13 +24,14 @@ from obscura.preparing import Arrays, Choices, Package, PackingError, prepare
 from obscura.private_files import is_own, replace_file
 from obscura.stopping import go_on
 from obscura.wire.budgets import DELTA_USUAL_MOST
+from obscura.wire.job_schemas import RECIPE_USUAL
 from obscura.wire.schemas import DatasetRecord
 from obscura.wire.wording import show_epsilon
 
 if TYPE_CHECKING:
     from obscura.client.client import Client
 
-RECIPE = "moments"  # if no recipe is named
+RECIPE = RECIPE_USUAL
 RECORDED_MAX = 1000  # uploads that the record on this machine keeps
 _DIGESTS = TypeAdapter(dict[str, str])
 

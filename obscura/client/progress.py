@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
 
 from obscura.wire.job_schemas import EventRecord, ProgressFacts
-from obscura.wire.wording import show_duration, show_epsilon, show_silence, visible
+from obscura.wire.wording import show_duration, show_epsilon, show_silence, show_words, visible
 
 LINE_SECONDS = 15.0
 
@@ -34,13 +34,13 @@ class TerminalConsole(Console):
 
 
 def show_cost(facts: ProgressFacts) -> str:
-    """Format the charged and the planned cost of a job: "epsilon 0.412 of 1.0"."""
+    """Format the charged and the planned cost of a job: "ε 0.412 of 1.0"."""
     charged, planned = (show_epsilon(each, up=True) for each in (facts.charged_epsilon, facts.planned_epsilon))
-    return f"epsilon {charged} of {planned}"
+    return f"ε {charged} of {planned}"
 
 
 class JobStatus:
-    """The charged budget and the time left of a job: `epsilon 0.412 of 1.0 charged, about 2 min 30 s left`.
+    """The charged budget and the time left of a job: `ε 0.412 of 1.0 charged, about 2 min 30 s left`.
 
     The time left counts down between the service's coarse estimates. `clock` returns monotonic seconds.
     """
@@ -92,16 +92,16 @@ def job_progress(console: Console, label: str) -> Iterator[Callable[[EventRecord
         def on_event(event: EventRecord) -> None:
             nonlocal printed_at, printed_stage
             facts, running = event.progress, event.state == "running"
-            stage = (facts.stage or "starting") if running else event.state
-            steps = f"{facts.step}/{facts.steps}" if running and facts.steps else ""
+            stage = show_words(facts.stage or "starting").lower() if running else event.state
+            steps = f"{facts.step:,} of {facts.steps:,}" if running and facts.steps else ""
             status.report(event)
             if bar is not None and task is not None:
-                described = visible(f"{label} {stage}")
+                described = visible(f"{label}: {stage}")
                 bar.update(task, description=described, completed=facts.step or 0, total=facts.steps or None)
                 bar.update(task, steps=steps, facts=status)
             elif stage != printed_stage or time.monotonic() - printed_at >= LINE_SECONDS:
                 printed_at, printed_stage = time.monotonic(), stage
-                line = f"{label} {stage}" + (f" {steps}" if steps else "") + (f": {status}" if str(status) else "")
+                line = f"{label}: {stage}" + (f" {steps}" if steps else "") + (f", {status}" if str(status) else "")
                 console.print(visible(line))
 
         yield on_event

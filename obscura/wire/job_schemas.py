@@ -34,6 +34,7 @@ CostNano = Annotated[int, Field(description="The cost, in nano-units of mu^2.")]
 RecordedOptions = Annotated[dict[str, Any], Field(description=OPTIONS)]
 State = Annotated[str, Field(description="`queued`, `running`, `succeeded`, `failed` or `cancelled`.")]
 
+RECIPE_USUAL = "moments"  # the first of `privacy.plans.registry`, which recommends it
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
 
 
@@ -41,7 +42,7 @@ class PlanRequest(ApiRequest):
     """Request the plan and cost of a training. Reads no data."""
 
     dataset_id: Identifier = Field(description="Id of the dataset with the labelled images.")
-    recipe: Text = Field(description="Name of the recipe; `GET /v1/recipes` lists all.")
+    recipe: Text = Field(RECIPE_USUAL, description="Name of the recipe; `GET /v1/recipes` lists all.")
     epsilon: Epsilon = Field(description="Budget offered to this job, at the account's delta.")
     options: Options = Field(default_factory=dict)
 
@@ -229,7 +230,7 @@ class SweepRequest(ApiRequest):
 
     name: Name
     dataset_id: Identifier = Field(description="Id of the dataset with the labelled images.")
-    recipe: Text = Field(description="Name of the recipe; `GET /v1/recipes` lists all.")
+    recipe: Text = Field(RECIPE_USUAL, description="Name of the recipe; `GET /v1/recipes` lists all.")
     epsilon: Epsilon | None = Field(default=None, description="Budget of each trial that states none.")
     trials: list[TrialRequest] = Field(min_length=TRIALS_MIN, max_length=TRIALS_MAX, description="In running order.")
     evaluation_dataset_id: Identifier | None = Field(default=None, description="Public dataset to evaluate on.")

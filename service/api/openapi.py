@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from obscura.wire.job_schemas import RECIPE_USUAL
 from privacy.plans.registry import RECIPES
 from service.jobs import KINDS
 
@@ -252,6 +253,8 @@ def _type_options(document: dict[str, Any]) -> None:
             if "trials" in schema["properties"]:
                 properties = {"trials": {"type": "array", "items": {"type": "object", "properties": properties}}}
             narrowed = {"type": "object", "properties": {"recipe": {"const": name}, **properties}}
+            if name != RECIPE_USUAL:  # so that a body without a recipe matches one schema
+                narrowed["required"] = ["recipe"]
             description = f"{schema['description']} For the recipe {name}."
             schemas[prefix + request] = {"description": description, "allOf": [{"$ref": _PLACE + request}, narrowed]}
             mapping[name] = _PLACE + prefix + request

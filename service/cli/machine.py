@@ -32,6 +32,7 @@ def up(
     context: typer.Context,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port; 0: any free port.")] = None,
+    browse: Annotated[bool, typer.Option("--open", help="Open the dashboard in a browser, signed in.")] = False,
     while_stdin_is_open: Annotated[
         bool, typer.Option("--while-stdin-is-open", hidden=True, help="End when the parent process ends.")
     ] = False,
@@ -50,7 +51,7 @@ def up(
 
         if while_stdin_is_open:
             Thread(target=_end_with_stdin, name="obscura-stdin", daemon=True).start()
-        serve(settings, output)
+        serve(settings, output, browse=browse)
 
 
 def _end_with_stdin() -> None:

@@ -17,10 +17,15 @@ import signal
 import socket
 import sys
 import time
+import webbrowser
 from collections import Counter
 from contextlib import ExitStack, nullcontext, suppress
+from html import escape
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from threading import Thread
 from types import FrameType
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import uvicorn
 from fastapi import FastAPI
@@ -137,14 +142,15 @@ GRACE_SECONDS = 10  # for open requests; event streams end at the next poll, job
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that ends event streams on shutdown and prints the sign-in link.
+    """A uvicorn server that ends event streams on shutdown, and prints a sign-in link.
 
-    `url` is the address in that link; None (no link) if the output is not a person's terminal.
+    `url` is the address in that link. It is printed only on a person's terminal, because a log must not contain it.
+    `page`, a private file, opens another link in a browser: other users can read the arguments of a process.
     """
 
-    def __init__(self, config: uvicorn.Config, output: Output, url: str | None) -> None:
+    def __init__(self, config: uvicorn.Config, output: Output, url: str, page: IO[str] | None) -> None:
         super().__init__(config)
-        self._output, self._url = output, url
+        self._output, self._url, self._page = output, url, page
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the server, freeze the garbage collector, and print warnings.
@@ -158,10 +164,21 @@ class Server(uvicorn.Server):
         app: Any = self.config.app
         if app.state.warning is not None:
             self._output.notice(app.state.warning)
-        if self._url is not None and self.started:  # last, so that no log line follows it
-            secret = app.state.links.make(now_seconds=time.monotonic())
+        if not self.started:
+            return
+        if self._page is not None:
+            self._page.write(f'<!doctype html><meta http-equiv="refresh" content="0; url={escape(self._link())}">')
+            self._page.flush()
+            address = Path(self._page.name).as_uri()
+            Thread(target=webbrowser.open, args=(address,), daemon=True).start()  # a browser in the terminal blocks
+        if sys.stderr.isatty():  # last, so that no log line follows it
             self._output.notice("\nThe service is ready. Leave this running and open a second terminal for commands.")
-            self._output.notice(f"Sign in, once, within {LINK_SECONDS // 60} minutes: {self._url}/sign-in/{secret}")
+            self._output.notice(f"Sign in, once, within {LINK_SECONDS // 60} minutes:")
+            self._output.notice(f"{self._link()}\n", style="bold green")
+
+    def _link(self) -> str:
+        app: Any = self.config.app
+        return f"{self._url}/sign-in/{app.state.links.make(now_seconds=time.monotonic())}"
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         app: Any = self.config.app
@@ -170,10 +187,10 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def serve(settings: Settings, output: Output) -> None:
+def serve(settings: Settings, output: Output, *, browse: bool = False) -> None:
     """Serve until a signal arrives. While the server runs, its address is in a file next to the admin key.
 
-    If several API processes use one data folder, the first writes its address.
+    If several API processes use one data folder, the first writes its address. `browse` opens the dashboard.
     """
     try:
         storage_of(settings)
@@ -200,7 +217,7 @@ def serve(settings: Settings, output: Output) -> None:
             signal.signal(number, lambda _number, _frame: sys.exit(0))
         prepare(app)  # otherwise the server would log an error and exit with code 0
         config = server_config(app, connections_max=raise_open_files())
-        output.record({"url": url, "data_dir": str(settings.data_dir), "mode": settings.mode}, "obscura")
+        output.record({"url": url, "data_dir": str(settings.data_dir), "mode": settings.mode}, "Obscura")
         output.notice(f"The admin key is in {settings.admin_key_path.resolve()}. Stop with Ctrl-C.")
         if settings.dashboard_public:
             get_logger(__name__).warning("dashboard_open_to_everybody", setting="OBSCURA_DASHBOARD_PUBLIC")
@@ -208,8 +225,8 @@ def serve(settings: Settings, output: Output) -> None:
                 f"Anyone who can connect to {url} can read the dashboard WITHOUT A KEY: OBSCURA_DASHBOARD_PUBLIC is "
                 "set."
             )
-        # Only for a person at a terminal: a log must not contain a sign-in link.
-        server = Server(config, output, (settings.public_url or url) if sys.stderr.isatty() else None)
+        page = stack.enter_context(NamedTemporaryFile("w", prefix="obscura-", suffix=".html")) if browse else None
+        server = Server(config, output, settings.public_url or url, page)
         with announced(settings.data_dir, url) if first else nullcontext():
             server.run(sockets=[listener])
         if not server.started:

@@ -70,14 +70,14 @@ def declare(session: Session, settings: Settings, request: DatasetRequest, *, no
         project_id = account.project_id
         if account.unit is not Unit.SUBJECT and subjects is not None:
             raise InvalidInput(
-                f"Account *{account.name}* protects single records, so subject ids would change nothing. Leave out "
+                f"Account '{account.name}' protects single records, so subject ids would change nothing. Leave out "
                 "subjects_declared, and leave the ids out of the upload. To protect all records of a subject together, "
                 "use an account whose unit is the subject."
             )
         if account.unit is Unit.SUBJECT:
             if subjects is None:
                 raise InvalidInput(
-                    f"Account *{account.name}* protects all records of one subject. Its datasets must declare "
+                    f"Account '{account.name}' protects all records of one subject. Its datasets must declare "
                     "subjects_declared, a public upper bound on the number of subjects. Their uploads must contain the "
                     "subject of each record."
                 )
@@ -268,7 +268,7 @@ def require_same_key(session: Session, account_id: str, check: str | None) -> No
         if sent == "":
             other = " has none. Key the ids with --subjects-key, or send subjects_key_check if they are keyed already"
         wrong = f"recognises subjects under a key with the check value {kept}, but this request{other}"
-    raise InvalidInput(f"Account *{name}* {wrong}. Otherwise no subject would be found. Nothing was changed.")
+    raise InvalidInput(f"Account '{name}' {wrong}. Otherwise no subject would be found. Nothing was changed.")
 
 
 def receiving(attempt: int | None = None, *, expired_at: datetime | None = None) -> ColumnElement[bool]:

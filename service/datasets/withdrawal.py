@@ -85,14 +85,14 @@ def withdraw(
             account = find(session, Account, account_id)
             if account.unit is not Unit.SUBJECT:
                 raise InvalidInput(
-                    f"Account *{account.name}* protects single records, so the service does not know the subject of an "
+                    f"Account '{account.name}' protects single records, so the service does not know the subject of an "
                     "image. Delete the dataset with the image, and push it again without the image. Spent budget stays "
                     "spent."
                 )
             recognised = visible(session, Dataset, select(Dataset.id)).where(*_of(account), Dataset.subjects_recognised)
             if session.scalar(recognised.limit(1)) is None:
                 raise InvalidInput(
-                    f"No dataset of account *{account.name}* recognises subjects, because subject ids were not kept. "
+                    f"No dataset of account '{account.name}' recognises subjects, because subject ids were not kept. "
                     "Delete each dataset with images of these subjects. Push it again without them and with "
                     "--subjects-key (API: subjects_recognised), so that later withdrawals can find subjects. Spent "
                     "budget stays spent."
@@ -132,7 +132,7 @@ def _begin(
     stored = tuple(row.id for row in rows if row.subjects_recognised and row.state in _STORED)
     for dataset_id in stored:
         states.move(session, dataset_id, DatasetState.WITHDRAWING)
-    whose = f"A dataset of account *{account.name}*"
+    whose = f"A dataset of account '{account.name}'"
     deletion.cancel_readers(session, stored, may_cancel=cancel_jobs, whose=whose, act="withdrawal", now=now)
     new = set(numbers) - _withdrawn_from(session, account.id)
     session.add_all(WithdrawnSubject(account_id=account.id, number=number) for number in sorted(new))

@@ -212,7 +212,7 @@ def _parse_introduction(introduction: str) -> tuple[str, str]:
 
 def _require_free(session: Session, name: str, key_id: str | None, besides: str | None = None) -> None:
     if session.scalar(select(Admin.id).where(Admin.name == name)) is not None:
-        raise Conflict(f"There is, or was, an admin named *{name}*. Names are never reused: choose another name.")
+        raise Conflict(f"There is, or was, an admin named '{name}'. Names are never reused: choose another name.")
     if key_id is None:
         return
     pending = Decision.state == DecisionState.PENDING, Decision.id != (besides or ""), Decision.key_id == key_id
@@ -225,9 +225,9 @@ def _require_free(session: Session, name: str, key_id: str | None, besides: str 
 
 def _require_removable(session: Session, admin: Admin) -> None:
     if admin.removed_at is not None:
-        raise Conflict(f"*{admin.name}* was removed already.", admin_id=admin.id)
+        raise Conflict(f"'{admin.name}' was removed already.", admin_id=admin.id)
     if admin.person_id is not None:
-        raise Conflict(f"*{admin.name}* is an admin by a group at the sign-in provider. Remove them from that group.")
+        raise Conflict(f"'{admin.name}' is an admin by a group at the sign-in provider. Remove them from that group.")
     if admin.project_id is not None:
         return  # if there is no owner, admins of the installation decide
     deciding = Admin.removed_at.is_(None), Admin.project_id.is_(None), Admin.person_id.is_(None)

@@ -81,7 +81,7 @@ def ask(
     recent = Decision.requested_at > now - REQUEST_LIFETIME
     pending = session.scalar(select(Decision.id).where(*same, recent).limit(1))
     if pending is not None:
-        message = f"Request {pending} about *{about}* is pending. Decline it before you make a new request."
+        message = f"Request {pending} about '{about}' is pending. Decline it before you make a new request."
         raise Conflict(message, request_id=pending)
     decision = Decision(id=new_id("dec"), action=action, reason=reason, state=DecisionState.PENDING, **terms)
     decision.requested_by, decision.requested_with, decision.requested_at = str(asking.admin_id), asking.id, now
@@ -161,7 +161,7 @@ def _require_approvable(session: Session, decision: Decision, deciding: ApiKey, 
     asks, decides = (session.get_one(Admin, admin_id) for admin_id in (decision.requested_by, deciding.admin_id))
     if voice_of(session, asks) == voice_of(session, decides):
         raise Forbidden(
-            f"Two people must decide, but *{asks.name}* and *{decides.name}* count as one person: both are roles of "
+            f"Two people must decide, but '{asks.name}' and '{decides.name}' count as one person: both are roles of "
             "one person, or a single admin named an owner, who counts as that admin. Another admin must approve this."
         )
     if decision.requested_at < decides.admitted_at:  # else an admin could request, then admit an accomplice
@@ -179,6 +179,6 @@ def _require_approvable(session: Session, decision: Decision, deciding: ApiKey, 
     if find_usable(session, decision.requested_with, now=now) is None:
         raise Conflict(
             "The key that requested this was revoked or has expired, or the sign-in provider no longer vouches for "
-            f"*{asks.name}*. Create a new request.",
+            f"'{asks.name}'. Create a new request.",
             key_id=decision.requested_with,
         )

@@ -71,5 +71,5 @@ def _named(session: Session, project: Project) -> Project:
         with session.begin_nested():
             session.flush()
     except IntegrityError:
-        raise Conflict(f"A project named *{name}* already exists. Choose another name.") from None
+        raise Conflict(f"A project named '{name}' already exists. Choose another name.") from None
     return project

@@ -53,7 +53,7 @@ class TrainingSet:
         if budget_nano < 1:
             account = self.account
             raise InvalidInput(
-                f"epsilon {epsilon:g} is too small for account *{account.name}*: at its delta, it is less than the "
+                f"epsilon {epsilon:g} is too small for account '{account.name}': at its delta, it is less than the "
                 "smallest amount that the ledger counts. Request a larger epsilon.",
                 epsilon=epsilon,
             )
@@ -80,7 +80,7 @@ def training_set(session: Session, dataset_id: str, *, lock: bool = False) -> Tr
     account = ledger.get_account(session, dataset.account_id)
     if account.unit is Unit.SUBJECT and dataset.subjects_declared is None:
         raise InvalidInput(
-            f"Account *{account.name}* protects whole subjects, but this dataset has no subject ids: a training on it "
+            f"Account '{account.name}' protects whole subjects, but this dataset has no subject ids: a training on it "
             "would protect single records only. Declare the dataset again with subjects_declared, and upload the ids."
         )
     # The delta covers everything that the account ever publishes. So n sums the declared numbers of this dataset, of
@@ -95,7 +95,7 @@ def training_set(session: Session, dataset_id: str, *, lock: bool = False) -> Tr
     if account.delta > 1 / n:
         units = f"{account.unit.value}s"
         raise InvalidInput(
-            f"Account *{account.name}* has delta {account.delta:g}, which is above 1/{n} ({1 / n:.3g}) for the {n} "
+            f"Account '{account.name}' has delta {account.delta:g}, which is above 1/{n} ({1 / n:.3g}) for the {n} "
             f"{units} declared in its datasets: such a guarantee would allow publishing some of them. Use an account "
             "with a smaller delta.",
             **{"delta": account.delta, "delta_max": 1 / n, f"{units}_declared": n},

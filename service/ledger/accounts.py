@@ -91,7 +91,7 @@ def open_account(
         raise InvalidInput(f"This account cannot be opened: {error}.") from error
     require_clock(session, now)
     taken = Conflict(
-        f"An account named *{name}* already exists. Use it for all datasets about the same people. For other people, "
+        f"An account named '{name}' already exists. Use it for all datasets about the same people. For other people, "
         "choose another name."
     )
     if session.scalar(select(Account.id).where(Account.name == name)) is not None:
@@ -210,14 +210,14 @@ def insufficient(account: Account, requested_nano: int, requested_epsilon: float
 def require_unfrozen(account: Account) -> None:
     """Raise AccountFrozen if an account is frozen, so that it accepts no new jobs."""
     if account.frozen:
-        raise AccountFrozen(f"Account *{account.name}* is frozen and accepts no new jobs. Ask its owner.")
+        raise AccountFrozen(f"Account '{account.name}' is frozen and accepts no new jobs. Ask its owner.")
 
 
 def require_open(account: Account) -> None:
     """Raise AccountClosed if an account is closed to new data."""
     if account.closed:
         raise AccountClosed(
-            f"Account *{account.name}* is closed to new data; you can still train on its present data. For new people, "
+            f"Account '{account.name}' is closed to new data; you can still train on its present data. For new people, "
             "open a separate account with its own budget, and train on each account separately. Or ask the owner to "
             "open this account to new data again."
         )

@@ -60,7 +60,7 @@ def lock_to_hold(session: Session, account_id: str, priced_by: Filter) -> Accoun
     require_unfrozen(account)
     if (account.rate, account.base) != (priced_by.rate, priced_by.base):
         raise RateChanged(
-            f"The limit of account *{account.name}* was raised while the cost of this job was computed, so the cost "
+            f"The limit of account '{account.name}' was raised while the cost of this job was computed, so the cost "
             "changed. Nothing was reserved. Retry.",
             rate=account.rate,
             rate_of_the_price=priced_by.rate,
@@ -137,7 +137,7 @@ def arm(session: Session, *, hold_id: str, attempt: int, now: datetime) -> Hold:
         return hold
     if hold.account.frozen and hold.state is HoldState.HELD:
         raise AccountFrozen(
-            f"Account *{hold.account.name}* was frozen, so a job that has not yet read private data cannot start."
+            f"Account '{hold.account.name}' was frozen, so a job that has not yet read private data cannot start."
         )
     details = {"attempt": attempt, "charged_nano": hold.charged_nano, "hold_nano": hold.amount_nano}
     counts = released(hold)

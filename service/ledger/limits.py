@@ -38,7 +38,7 @@ def lower_limit(
     account = lock_account(session, account_id)
     if not epsilon < account.epsilon:
         raise InvalidInput(
-            f"The limit of *{account.name}* is epsilon {account.epsilon:g}, and only a lower limit can be set here. "
+            f"The limit of '{account.name}' is epsilon {account.epsilon:g}, and only a lower limit can be set here. "
             "A higher limit needs a request and the approval of a second admin.",
             limit_epsilon=account.epsilon,
         )
@@ -59,7 +59,7 @@ def request_raise(
     account = lock_account(session, account_id)
     if not account.epsilon < epsilon <= EPSILON_MOST:
         raise InvalidInput(
-            f"The limit of *{account.name}* is epsilon {account.epsilon:g}. The new limit must be above that, and at "
+            f"The limit of '{account.name}' is epsilon {account.epsilon:g}. The new limit must be above that, and at "
             f"most {EPSILON_MOST:g}.",
             limit_epsilon=account.epsilon,
             limit_epsilon_max=EPSILON_MOST,
@@ -75,7 +75,7 @@ def _raise_limit(session: Session, decision: Decision, approving: ApiKey, now: d
     account, epsilon = lock_account(session, str(decision.account_id)), float(decision.epsilon or 0)
     if account.epsilon != decision.epsilon_before:
         raise Conflict(
-            f"The limit of *{account.name}* was {decision.epsilon_before:g} when this raise was requested, and is "
+            f"The limit of '{account.name}' was {decision.epsilon_before:g} when this raise was requested, and is "
             f"{account.epsilon:g} now. Decline this request and create a new one.",
             limit_epsilon=account.epsilon,
         )
@@ -110,7 +110,7 @@ def set_frozen(
     if account.frozen == frozen:
         return account
     if not frozen and account.spent_nano + account.reserved_nano > account.capacity_nano:
-        raise Conflict(f"Account *{account.name}* stays frozen, because spent and held budget exceed its limit.")
+        raise Conflict(f"Account '{account.name}' stays frozen, because spent and held budget exceed its limit.")
     append(session, account, EntryKind.FREEZE, details=details, also={"frozen": frozen}, now=now)
     return account
 

@@ -34,7 +34,7 @@ NOT_RUN = {
     'curl -sN $URL/v1/jobs/job_.../events -H "$AUTH"    # until its job has ended': "of the preview",
     "obscura webhooks test": "asks a server elsewhere; tests/service/api/routes/test_admins.py runs it",
     "obscura evaluate": "trains classifiers, which takes minutes; tests/service/cli/test_commands.py runs it small",
-    "obscura plan images --recipe moments --epsilon 1 --preview": "trains classifiers for minutes; "
+    "obscura plan images --epsilon 1 --preview": "trains classifiers for minutes; "
     "tests/workers/train/test_previewing.py runs it",
     "obscura sweep": "trains and measures six times; tests/service/cli/test_jobs.py runs it small",
     **dict.fromkeys(
@@ -85,6 +85,7 @@ _TINY_FLAGS = " ".join(f"-o {name}={value}" for name, value in TINY.items())
 SMALLER = [
     (r"--recipe datalens", f"--recipe datalens {_TINY_FLAGS}"),
     (r"--recipe moments", "--recipe moments -o evaluation_samples=100"),
+    (r"(obscura train \S+) --epsilon", r"\1 -o evaluation_samples=100 --epsilon"),
     (r'("recipe": "moments", "epsilon": 1)\b', r'\1, "options": {"evaluation_samples": 100}'),
     (r'\{"options": \{', f'{{"options": {{{_TINY_JSON}, '),
     (r'("count"|--count|"samples"):? (10000|30000)', lambda found: found[0].replace(found[2], "100")),

@@ -43,7 +43,7 @@ def accept(
     release = find(session, Release, release_id)
     if release.kind is ReleaseKind.HISTOGRAM:
         raise Conflict(
-            f"Release *{release.name}* is a histogram, which is not measured on images.", release_id=release.id
+            f"Release '{release.name}' is a histogram, which is not measured on images.", release_id=release.id
         )
     if samples is not None and release.kind is not ReleaseKind.GENERATOR:
         raise InvalidInput("A classifier generates no images: leave the number of samples out.")

@@ -38,7 +38,7 @@ def accept(
         raise InvalidInput(f"format must be one of {', '.join(SampleFormat)}.")
     if release.kind is not ReleaseKind.GENERATOR:
         raise Conflict(
-            f"Release *{release.name}* is a {release.kind.value}, not a generator: it cannot generate images. GET "
+            f"Release '{release.name}' is a {release.kind.value}, not a generator: it cannot generate images. GET "
             f"/v1/releases/{release.id} shows it.",
             release_id=release.id,
             kind=release.kind.value,
@@ -83,7 +83,7 @@ def _checked(
             stated = training_of(session, release).plan.get("config", {}).get("class_fractions")
             if proportions != AS_STATED or not stated:
                 raise InvalidInput(
-                    f"The training of release *{release.name}* stated no class fractions: state the proportions."
+                    f"The training of release '{release.name}' stated no class fractions: state the proportions."
                 )
             return read_class_fractions(stated, known)
         return checked_class_fractions(proportions, known, every=False)

@@ -96,6 +96,9 @@ def test_options_are_those_of_the_recipe_that_a_body_names(document, path):
     assert fits("datalens", {"preset": "published", "teachers": 5, "stddev": None})
     assert not fits("datalens", {"preset": "fashion_mnist"})
     assert not fits("none_such", {})
+    unnamed = {"dataset_id": "ds_1", "epsilon": 1.0, "name": "rates", "trials": [{}, {}]}
+    unnamed = {name: unnamed[name] for name in unnamed if path == "/v1/sweeps" or name in ("dataset_id", "epsilon")}
+    assert validator.is_valid(unnamed), "the recipe is optional"
     named = schema["discriminator"]["mapping"]
     assert {name: f"#/components/schemas/{at.rpartition('/')[2]}" for name, at in named.items()} == named
     assert sorted(named.values()) == sorted(each["$ref"] for each in schema["oneOf"])

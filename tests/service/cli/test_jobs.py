@@ -77,7 +77,7 @@ def test_a_cancellation_that_loses_paid_work_asks_with_the_cost(changes, discard
     facts |= {"progress": PAID, "publishes_if_cancelled": True}
     question = lossy_cancel_question(Job.model_validate(facts | changes), discard=discard)
     assert (question is None) == (said is None)
-    assert said is None or ("permanently spent epsilon 0.413 of 1.0" in str(question) and said in str(question))
+    assert said is None or ("permanently spent ε 0.413 of 1.0" in str(question) and said in str(question))
 
 
 def test_a_recipe_that_only_the_service_knows_is_listed_and_shown(tmp_path):
@@ -148,7 +148,7 @@ def test_revoking_a_key_says_what_it_has_made_and_takes_that_along(shell):
     shell("accounts", "list", OBSCURA_TOKEN=reader["token"])
     assert "admin" in shell("keys", "list", OBSCURA_TOKEN=reader["token"], code=4).err
     shown = shell("keys", "list").out
-    assert all(each in shown for each in ("first admin", reader["id"], "last_used", "expires"))
+    assert all(each in shown for each in ("first admin", reader["id"], "last used", "expires"))
     revoked = shell("keys", "revoke", made["id"], "--json")
     assert f"Created with this key: reader ({reader['id']}), read." in revoked.err
     assert revoked.json["others_revoked"] == 1

@@ -169,11 +169,11 @@ def test_doctor_asks_the_storage_whose_it_is_and_whether_it_takes_anything(shell
 def test_a_row_is_one_line_and_what_has_no_room_is_named(shell, people, capsys):
     table = shell("datasets", "list").out
     assert len([line for line in table.splitlines() if people in line]) == 1
-    assert "channels" in table
+    assert "images" in table
     output = Output(as_json=False)
     output._out = Console(width=40)
     output.rows([{"name": "n" * 20, "id": "i" * 12, "state": "ready"}], ("name", "id", "state"), "things")
     shown = capsys.readouterr()
-    assert "n" * 20 + " │ " + "i" * 12 in shown.out
+    assert "n" * 20 + "   " + "i" * 12 in shown.out
     assert "ready" not in shown.out
     assert "state" in shown.err

@@ -194,7 +194,7 @@ def test_a_closed_account_takes_neither_declaration_nor_upload_until_it_is_open_
     account_id = world.account("2025")
     declared = world.declare(account_id)
     world.close(account_id)
-    with pytest.raises(AccountClosed, match=r"\*2025\* is closed.*open a separate account"):
+    with pytest.raises(AccountClosed, match=r"'2025' is closed.*open a separate account"):
         world.declare(account_id)
 
     def body() -> Any:

@@ -70,8 +70,8 @@ def test_more_than_the_rest_is_refused_with_numbers_and_a_free_alternative(shop)
     release_id = shop.released()
     shop.train(epsilon=7.0)
     before = shop.counts()
-    told = r"needs epsilon 5\.0\. Account \*patients\* has .* left of 8\.0 \(.* spent, .* reserved; .* You can: "
-    told += rf"ask for .*, sample release \*{release_id}\* again at no cost, or ask the owner for a higher limit\.$"
+    told = r"needs epsilon 5\.0\. Account 'patients' has .* left of 8\.0 \(.* spent, .* reserved; .* You can: "
+    told += rf"ask for .*, sample release '{release_id}' again at no cost, or ask the owner for a higher limit\.$"
     with pytest.raises(errors.InsufficientBudget, match=told) as caught:
         shop.train(epsilon=5.0)
     error, balance = caught.value, caught.value.balance

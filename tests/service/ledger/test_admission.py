@@ -42,7 +42,7 @@ def test_a_price_of_another_rate_is_refused_whatever_it_is(account_book):
         dataclasses.replace(priced_by, base=1e-9),
         open_filter(12.0, 1e-5),
     ):
-        with pytest.raises(ledger.RateChanged, match=r"\*patients\* was raised while the cost of"):
+        with pytest.raises(ledger.RateChanged, match=r"'patients' was raised while the cost of"):
             account_book.do(ledger.hold, priced_by=other, **facts)
     assert account_book.kinds() == ["open"]
     account_book.do(ledger.hold, priced_by=dataclasses.replace(priced_by, epsilon=3.0), **facts)  # prices are the same
@@ -55,9 +55,9 @@ def test_the_refusal_teaches_with_numbers(account_book):
     with pytest.raises(InsufficientBudget) as caught:
         account_book.hold(budget.nano_of(2.0))
     message = caught.value.suggesting("rel_abc").message
-    assert message.startswith("This job needs epsilon 2.0. Account *patients* has 1.2 left of 8.0 (0 spent, 7.8")
+    assert message.startswith("This job needs epsilon 2.0. Account 'patients' has 1.2 left of 8.0 (0 spent, 7.8")
     assert message.endswith(
-        "You can: ask for 1.2, sample release *rel_abc* again at no cost, or ask the owner for a higher limit."
+        "You can: ask for 1.2, sample release 'rel_abc' again at no cost, or ask the owner for a higher limit."
     )
     assert "You can: ask for 1.2, or ask the owner for a higher limit." in caught.value.message
     assert caught.value.numbers["affordable_epsilon"] == 1.2
@@ -71,7 +71,7 @@ def test_with_nothing_left_only_free_things_are_suggested(account_book):
     said = caught.value.suggesting("rel_abc").message
     assert "No further training fits; sampling and evaluating existing releases stays free." in said
     asking = "request a higher limit, which two admins decide."
-    assert said.endswith(f"You can: sample release *rel_abc* again at no cost, or {asking}")
+    assert said.endswith(f"You can: sample release 'rel_abc' again at no cost, or {asking}")
     assert caught.value.message.endswith(f"You can: {asking}")
 
 
