@@ -15,6 +15,7 @@ from typing import Any
 from models.program import write_program
 from obscura.wire.budgets import UNIT_WORDS
 from obscura.wire.formats import LOADER_FILE, MODEL_CARD_FILE
+from obscura.wire.provenance import SIGNATURE_KEYWORD, XMP, XMP_KEYWORD, mark
 from obscura.wire.words import ReleaseKind
 from service.db.job_tables import Release
 from service.db.session import SessionFactory, transaction
@@ -98,7 +99,8 @@ def read_made(storage: Storage, factory: SessionFactory, release_id: str, name: 
     try:
         if name == MODEL_CARD_FILE:
             return _model_card(release.name, release.card, description, classes).encode()
-        return write_program(description.get("network"), classes, folder_names(classes)).encode()
+        texts = {XMP_KEYWORD: XMP, SIGNATURE_KEYWORD: json.dumps(mark(release_id))}
+        return write_program(description.get("network"), classes, folder_names(classes), texts).encode()
     except (KeyError, ValueError) as error:
         raise NotFound(f"There is no {name} for this release: {error}.") from None
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import functools
-import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
+from obscura.wire.provenance import encode_png, mark
 from obscura.wire.wording import ADJACENCIES, EARLY_ENDS, FILTERS
 from privacy.accounting.filter import attacker_certainty_max, open_filter
 from privacy.plans.moments import VISIBLE
@@ -188,9 +188,8 @@ def _pictures(
         if len(members):
             parts = {"strip": members[:SAMPLES_PER_CLASS], "mean": members.mean(axis=0, keepdims=True)}  # (s, h, w, c)
             for key, part in parts.items():
-                buffer = io.BytesIO()
-                strip(as_pixels(np.moveaxis(part, -1, 1) / 255.0)).save(buffer, format="PNG")
-                shown[-1][key] = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+                png = encode_png(strip(as_pixels(np.moveaxis(part, -1, 1) / 255.0)))
+                shown[-1][key] = "data:image/png;base64," + base64.b64encode(png).decode("ascii")
     return shown
 
 
@@ -279,8 +278,8 @@ def strip(pixels: npt.NDArray[np.uint8]) -> Image.Image:
     return Image.fromarray(canvas)
 
 
-def draw_grid(images: npt.ArrayLike, classes: Sequence[str]) -> bytes:
-    """Return a contact sheet as PNG.
+def draw_grid(images: npt.ArrayLike, classes: Sequence[str], release_id: str | None = None) -> bytes:
+    """Return a contact sheet as PNG, marked as synthetic.
 
     `images` are synthetic, float (n, c, h, w) in [0, 1], ordered by class, with equally many of each class.
     """
@@ -301,6 +300,4 @@ def draw_grid(images: npt.ArrayLike, classes: Sequence[str]) -> bytes:
         top = MARGIN_PIXELS + index * row_height
         sheet.paste(row, (left, top))
         draw.text((left - LABEL_GAP_PIXELS, top + row.height / 2), label, fill=INK, font=font, anchor="rm")
-    buffer = io.BytesIO()
-    sheet.save(buffer, format="PNG")
-    return buffer.getvalue()
+    return encode_png(sheet, None if release_id is None else mark(release_id))

@@ -18,6 +18,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from numpy.lib import format as npy_format
 from PIL import Image
 
 from models.released import ReleasedGenerator
+from obscura.wire import provenance
 from obscura.wire.formats import CARD_FILE, PACKINGS
 from obscura.wire.words import SampleFormat
 from service.cards import TAGS, folder_names, guarantee, one_line, write_card
@@ -40,6 +42,7 @@ PARQUET_FILE = "data/train-00000-of-00001.parquet"  # Hugging Face's name for th
 _ROWS_IN_A_GROUP = 1024
 _README = "README.md"
 _SUMS = "SHA256SUMS"
+_ENCODERS = 4  # threads that sign and encode images
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date of a zip entry
 _SPOOL_BYTES = 4 * 2**20  # larger side files are stored on disk while the archive is written
 CROISSANT_FILE = "croissant.json"
@@ -77,11 +80,15 @@ class SampleFile:
             and `label`; or a WebDataset tar.
         title: name of the release, used as heading of the README.
         card: the release's privacy card (JSON-able).
+        release_id: the release that generates the images.
+        sign: signs the provenance of each image (`obscura.wire.provenance`).
     """
 
     format: SampleFormat
     title: str
     card: Mapping[str, Any]
+    release_id: str
+    sign: provenance.Sign
 
 
 _Drawn = Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]  # as `draw` yields
@@ -102,7 +109,7 @@ def write_sample(
             tar.add(f"__{_README}__", readme)
             tar.add(f"__{CARD_FILE}__", card)
             tar.add("__classes.json__", (json.dumps(request.names, ensure_ascii=False) + "\n").encode())
-            for number, (png, label) in enumerate(_pictures(drawn)):
+            for number, (png, label) in enumerate(_pictures(drawn, file)):
                 tar.add(f"{number:07d}.png", png)
                 tar.add(f"{number:07d}.cls", str(label).encode())
         return
@@ -114,13 +121,13 @@ def write_sample(
         elif file.format is SampleFormat.PARQUET:
             _write_parquet(archive, request, drawn, file)
         else:
-            _write_arrays(archive, request, drawn)
+            _write_arrays(archive, request, drawn, file)
 
 
 def _write_imagefolder(archive: Archive, request: SampleRequest, drawn: _Drawn, file: SampleFile) -> None:
     folders = folder_names(request.names)
     with side_file() as metadata:
-        for number, (png, label) in enumerate(_pictures(drawn)):
+        for number, (png, label) in enumerate(_pictures(drawn, file)):
             name = f"{folders[label]}/{number:07d}.png"
             archive.add(name, png)
             line = {"file_name": name, "label": label, "class": request.names[label]}
@@ -131,7 +138,7 @@ def _write_imagefolder(archive: Archive, request: SampleRequest, drawn: _Drawn, 
     archive.add(CROISSANT_FILE, describe_folders(file.title, file.card, request.names))
 
 
-def _write_arrays(archive: Archive, request: SampleRequest, drawn: _Drawn) -> None:
+def _write_arrays(archive: Archive, request: SampleRequest, drawn: _Drawn, file: SampleFile) -> None:
     first, _ = next(drawn)
     squeeze = first.shape[-1] == 1  # grey images are stored as (n, h, w)
     shape = (request.count, *(first.shape[1:-1] if squeeze else first.shape[1:]))
@@ -140,10 +147,15 @@ def _write_arrays(archive: Archive, request: SampleRequest, drawn: _Drawn) -> No
         npy_format.write_array_header_1_0(entry, header)
         for images in itertools.chain([first], (images for images, _ in drawn)):
             entry.write(images.tobytes())
+    digests = {"images.npy": entry.digest.hexdigest()}
     for name, array in (("labels.npy", request.labels), ("classes.npy", np.asarray(request.names))):
         buffer = io.BytesIO()
         npy_format.write_array(buffer, array, version=(1, 0))
         archive.add(name, buffer.getvalue())
+        digests[name] = hashlib.sha256(buffer.getvalue()).hexdigest()
+    signed = provenance.mark(file.release_id, {"files": digests}, file.sign)
+    document = {"digital_source_type": provenance.SOURCE_TYPE, **signed}
+    archive.add(provenance.PROVENANCE_FILE, (json.dumps(document, indent=2) + "\n").encode())
 
 
 def _write_parquet(archive: Archive, request: SampleRequest, drawn: _Drawn, file: SampleFile) -> None:
@@ -155,9 +167,13 @@ def _write_parquet(archive: Archive, request: SampleRequest, drawn: _Drawn, file
     image = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
     schema = pyarrow.schema(
         [("image", image), ("label", pyarrow.int64())],
-        metadata={"huggingface": json.dumps({"info": {"features": features}})},  # from which `datasets` reads the types
+        metadata={
+            "huggingface": json.dumps({"info": {"features": features}}),  # from which `datasets` reads the types
+            "digital_source_type": provenance.SOURCE_TYPE,
+            provenance.SIGNATURE_KEYWORD: json.dumps(provenance.mark(file.release_id)),  # images are signed one by one
+        },
     )
-    pictures = enumerate(_pictures(drawn))
+    pictures = enumerate(_pictures(drawn, file))
     with archive.open(PARQUET_FILE) as entry, parquet.ParquetWriter(entry, schema, use_dictionary=["label"]) as table:
         while rows := list(itertools.islice(pictures, _ROWS_IN_A_GROUP)):
             images = [{"bytes": png, "path": f"{number:07d}.png"} for number, (png, _) in rows]
@@ -218,12 +234,17 @@ def dataset_card(request: SampleRequest, file: SampleFile) -> str:
     return write_card(front, file.title, lines)
 
 
-def _pictures(drawn: _Drawn) -> Iterator[tuple[bytes, int]]:
-    for images, labels in drawn:
-        for pixels, label in zip(images, labels.tolist(), strict=True):
-            image, buffer = Image.fromarray(pixels[:, :, 0] if pixels.shape[-1] == 1 else pixels), io.BytesIO()
-            image.save(buffer, format="PNG", compress_level=6)
-            yield buffer.getvalue(), label
+def _pictures(drawn: _Drawn, file: SampleFile) -> Iterator[tuple[bytes, int]]:
+    def encode(batch: npt.NDArray[np.uint8]) -> list[bytes]:
+        images = [Image.fromarray(pixels[:, :, 0] if pixels.shape[-1] == 1 else pixels) for pixels in batch]
+        contents = map(provenance.content_of, images)
+        marks = [provenance.mark(file.release_id, content, file.sign) for content in contents]
+        return list(map(provenance.encode_png, images, marks))
+
+    with ThreadPoolExecutor(_ENCODERS) as pool:
+        for images, labels in drawn:
+            parts = pool.map(encode, np.array_split(images, _ENCODERS))
+            yield from zip(itertools.chain.from_iterable(parts), labels.tolist(), strict=True)
 
 
 def describe_folders(title: str, card: Mapping[str, Any], names: Sequence[str]) -> bytes:

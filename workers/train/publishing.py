@@ -27,6 +27,7 @@ from privacy.accounting.events import Event
 from privacy.plans.options import ClassFractionsConfig
 from privacy.plans.registry import RECIPES
 from service import jobs, ledger, times
+from service.db.base import release_id_of
 from service.db.session import transaction
 from service.ledger.chain import body_hash
 from workers.evaluation import report
@@ -132,8 +133,10 @@ def _show_generator(
             break
     images, labels = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
     by_class = np.argsort(labels[:least], kind="stable")
-    sheet = report.draw_grid(images[:least][by_class].transpose(0, 3, 1, 2) / 255.0, classes)  # of (n, c, h, w)
-    (directory / GRID_FILE).write_bytes(sheet)
+    sheet = report.draw_grid(
+        images[:least][by_class].transpose(0, 3, 1, 2) / 255.0, classes, release_id_of(training.job.id)
+    )
+    (directory / GRID_FILE).write_bytes(sheet)  # of images (n, c, h, w)
     on_gpu = context.device.type == "cuda"
     technical = {
         "obscura": version("obscura-images"),
