@@ -16,6 +16,7 @@ from models.program import write_program
 from obscura.wire.budgets import UNIT_WORDS
 from obscura.wire.formats import LOADER_FILE, MODEL_CARD_FILE
 from obscura.wire.provenance import SIGNATURE_KEYWORD, XMP, XMP_KEYWORD, mark
+from obscura.wire.wording import show_epsilon
 from obscura.wire.words import ReleaseKind
 from service.db.job_tables import Release
 from service.db.session import SessionFactory, transaction
@@ -27,6 +28,10 @@ from service.storage.interface import Storage, key_of
 # Reserved names on Windows.
 _DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))})
 TAGS = ("synthetic", "differential-privacy")
+_CARD_ORDER = (
+    *("title", "summary", "epsilon", "epsilon_rounded", "delta", "unit", "protects", "adjacency", "recipe"),
+    *("incomplete", "assumed_public", "not_covered", "accounting"),
+)
 _NETWORKS = {
     None: "one Gaussian per class, transformed by a small network",
     "conditional_dcgan": "class-conditional DCGAN",
@@ -41,9 +46,15 @@ def write_card(front: Mapping[str, Any], title: str, lines: Sequence[str]) -> st
     return "\n".join(["---", *header, "---", f"# {one_line(title)}", "", *lines]) + "\n"
 
 
+def ordered_card(card: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a privacy card with the fields for people first. The database sorts fields by name."""
+    return {name: card[name] for name in (*_CARD_ORDER, *sorted(card)) if name in card}
+
+
 def guarantee(card: Mapping[str, Any]) -> list[str]:
-    """Return the section with the guarantee of a privacy card: epsilon, delta, unit and adjacency."""
-    epsilon, delta, unit = card.get("epsilon"), card.get("delta"), UNIT_WORDS[card.get("unit", "record")]
+    """Return the section with the guarantee of a privacy card: epsilon (rounded up), delta, unit and adjacency."""
+    epsilon, unit = show_epsilon(card["epsilon"], up=True), UNIT_WORDS[card["unit"]]
+    delta = f"{card['delta']:g}"
     lines = [
         "## Guarantee",
         "",
@@ -54,7 +65,7 @@ def guarantee(card: Mapping[str, Any]) -> list[str]:
         "",
         "| epsilon | delta | unit | adjacency |",
         "|---|---|---|---|",
-        f"| {epsilon} | {delta} | {card.get('unit', 'record')} | {card.get('adjacency', 'add_remove')} |",
+        f"| {epsilon} | {delta} | {card['unit']} | {card.get('adjacency', 'add_remove')} |",
         "",
     ]
     incomplete = card.get("incomplete")

@@ -64,7 +64,7 @@ def release(request: Request, service: Running, release_id: str) -> HTMLResponse
         shares = views.shares(session, jobs.shares(session, release_id))
         project = projects.names(session, [view.release.project_id])[view.release.project_id]
     present = set()
-    for name in (*DOWNLOADS, "grid.png", "report.html"):
+    for name in (*DOWNLOADS, "grid.png"):
         with suppress(NotFound):
             service.storage.open(key_of(release_id), name)
             present.add(name)
@@ -96,9 +96,9 @@ def grid(service: Running, request: Request, release_id: str) -> Response:
 
 
 @router.get("/releases/{release_id}/report")
-def report(service: Running, release_id: str) -> Response:
+def report(service: Running, request: Request, release_id: str) -> Response:
     """Serve the report in a sandbox, because its origin has access to the session cookie."""
-    response = api.read_report_page(service, release_id)
+    response = api.read_report_page(service, request, release_id)
     response.headers["Content-Security-Policy"] = f"{api.REPORT_POLICY}; sandbox"
     return response
 

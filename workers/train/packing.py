@@ -33,7 +33,7 @@ from models.released import ReleasedGenerator
 from obscura.wire import provenance
 from obscura.wire.formats import CARD_FILE, PACKINGS
 from obscura.wire.words import SampleFormat
-from service.cards import TAGS, folder_names, guarantee, one_line, write_card
+from service.cards import TAGS, folder_names, guarantee, one_line, ordered_card, write_card
 from workers.recipes.interface import Progress
 from workers.train.drawing import SampleRequest, draw
 
@@ -102,7 +102,7 @@ def write_sample(
     progress: Progress = lambda **_: None,
 ) -> None:
     readme = dataset_card(request, file).encode()
-    card = (json.dumps(file.card, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+    card = (json.dumps(ordered_card(file.card), indent=2, ensure_ascii=False) + "\n").encode()
     drawn = draw(generator, request, progress, STAGE)
     if file.format is SampleFormat.WEBDATASET:
         with tar_archive(path) as tar:

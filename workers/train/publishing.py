@@ -22,11 +22,13 @@ import torch
 
 from models.released import load_released
 from obscura.wire.formats import CARD_FILE
+from obscura.wire.wording import show_epsilon
 from privacy.accounting.certificate import build_certificate
 from privacy.accounting.events import Event
 from privacy.plans.options import ClassFractionsConfig
 from privacy.plans.registry import RECIPES
 from service import jobs, ledger, times
+from service.cards import ordered_card
 from service.db.base import release_id_of
 from service.db.session import transaction
 from service.ledger.chain import body_hash
@@ -76,8 +78,9 @@ def write_artifact(directory: Path, trained: Path, context: Context, training: T
     incomplete = None if ended_early is None else _incomplete(training, ran, ended_early.value)
     share = "" if incomplete is None else f" · {math.floor(100 * incomplete['fraction'])}% made"
     name = f"{training.dataset.name} · {plan.recipe} · ε {training.job.epsilon:g}{share}"
-    card = {**_card(training, ran, charged.total()), "incomplete": incomplete}
     published = RECIPES[plan.recipe].publishes
+    facts = _card(training, ran, charged.total())
+    card = ordered_card({"title": f"Privacy card: {name}", **facts, "incomplete": incomplete})
     summary: dict[str, Any] = {"facts": plan.facts}
     if published == "generator":
         balance = ledger.balance_of(account)
@@ -105,7 +108,7 @@ def write_artifact(directory: Path, trained: Path, context: Context, training: T
         summary["histogram"] = dict(read_histogram(directory))
     document = {"job_id": training.job.id, "kind": published, "name": name, "card": card, "summary": summary}
     for file, content in ((CARD_FILE, card), (RELEASE_FILE, document | {"incomplete": incomplete})):
-        text = json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False)
+        text = json.dumps(content, indent=2, ensure_ascii=False)
         (directory / file).write_text(f"{text}\n", encoding="utf-8")
 
 
@@ -188,14 +191,27 @@ def _card(training: Training, ran: Mapping[str, Event], charged_nano: int) -> di
         assumed_public=assumed_public,
         cost_nano=charged_nano,
     )
+    shown = ("epsilon", "delta", "unit", "protects", "adjacency", "assumed_public", "not_covered")
+    top = {key: certificate.pop(key) for key in shown}
+    rounded = show_epsilon(top["epsilon"], up=True)
+    accountant = f"{certificate.pop('accountant')} {certificate.pop('accountant_version')}"
     return {
-        **certificate,
+        **top,
+        "summary": f"Adding or removing {top['protects']} changes the probability of every result of this release, and "
+        f"of everything generated from it, by a factor of at most exp({rounded}), except with a probability of about "
+        f"{top['delta']:g}.",
+        "epsilon_rounded": float(rounded),
         "recipe": training.plan.recipe,
-        "stages": list(ran),
-        "job_id": training.job.id,
-        "account_id": training.account.id,
-        "dataset_id": training.dataset.id,
-        "plan_sha256": body_hash(training.job.plan),
+        "accounting": {
+            "method": certificate.pop("accounting"),
+            **certificate,
+            "accountant": accountant,
+            "stages": list(ran),
+            "job_id": training.job.id,
+            "account_id": training.account.id,
+            "dataset_id": training.dataset.id,
+            "plan_sha256": body_hash(training.job.plan),
+        },
     }
 
 

@@ -28,10 +28,14 @@ from service.db.session import SessionFactory, transaction
 from service.settings import Settings
 from service.storage.interface import key_of
 from tests.service.reading_routes import TestClient, application
-from tests.service.steps import WithDatabase, charge, hold_amount, make_key
+from tests.service.steps import REPORT, WithDatabase, charge, hold_amount, make_key
 
 CARD = {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove", "recipe": "datalens"}
-CARD |= {"accountant": "dp-accounting 1", "assumed_public": ["the class names"], "not_covered": ["other publications"]}
+CARD |= {
+    "accounting": {"accountant": "dp-accounting 1"},
+    "assumed_public": ["the class names"],
+    "not_covered": ["other publications"],
+}
 
 
 @dataclass
@@ -116,7 +120,7 @@ class Site(WithDatabase):
         folder.mkdir(parents=True)
         Image.new("L", (40, 30), 90).save(folder / "grid.png")
         (folder / "generator.json").write_text("{}")
-        (folder / "report.html").write_text("<!doctype html><title>Report</title><style>p{color:red}</style>")
+        (folder / "report.json").write_text(json.dumps(REPORT))
         return release_id
 
     def add_sample(self, release_id: str) -> str:

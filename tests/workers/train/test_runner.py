@@ -50,11 +50,11 @@ def test_a_training_is_charged_captured_and_published_and_sampling_is_free(works
     release, kinds = workshop.release_of(job_id), [entry.kind for entry in workshop.entries()]
     directory = workshop.settings.data_dir / release.artifact_dir
     assert digest_directory(directory) == release.artifact_sha256
-    assert {path.name for path in directory.iterdir()} >= {"generator.safetensors", "grid.png", "report.html"}
+    assert {path.name for path in directory.iterdir()} >= {"generator.safetensors", "grid.png", "report.json"}
     assert kinds.index(EntryKind.ARM) < kinds.index(EntryKind.CHARGE) < kinds.index(EntryKind.CAPTURE)
-    assert release.card["cost_nano"] == hold.charged_nano
+    assert release.card["accounting"]["cost_nano"] == hold.charged_nano
     planned = [stage.event for stage in plan_from_json(job.plan).stages]
-    assert [event_from_json(event) for event in release.card["events"]] == planned
+    assert [event_from_json(event) for event in release.card["accounting"]["events"]] == planned
     assert (workshop.settings.data_dir / work_key(job_id) / "trained").is_dir()  # its supervisor puts it away
 
     sample_job = workshop.sample(release.id)
