@@ -75,6 +75,14 @@ def guarantee(card: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def cite(title: str, release_id: str, card: Mapping[str, Any]) -> list[str]:
+    """Return lines with a BibTeX entry, without an author and a year."""
+    plain = "".join(character for character in title if character.isprintable() and character not in "{}\\`")
+    terms = f"epsilon {show_epsilon(card['epsilon'], up=True)}, delta {card['delta']:g}"
+    note = f"Differentially private synthetic data, release {release_id}, {terms}, made with Obscura"
+    return ["```bibtex", f"@misc{{{release_id},", f"  title = {{{plain}}},", f"  note = {{{note}}},", "}", "```", ""]
+
+
 def one_line(text: str) -> str:
     """Return text in one line, with Markdown and HTML escaped."""
     printable = "".join(character if character.isprintable() else " " for character in text)
@@ -109,17 +117,20 @@ def read_made(storage: Storage, factory: SessionFactory, release_id: str, name: 
     description = json.loads(storage.read(key_of(release_id), "generator.json"))
     try:
         if name == MODEL_CARD_FILE:
-            return _model_card(release.name, release.card, description, classes).encode()
+            return _model_card(release.name, release_id, release.card, description, classes).encode()
         texts = {XMP_KEYWORD: XMP, SIGNATURE_KEYWORD: json.dumps(mark(release_id))}
         return write_program(description.get("network"), classes, folder_names(classes), texts).encode()
     except (KeyError, ValueError) as error:
         raise NotFound(f"There is no {name} for this release: {error}.") from None
 
 
-def _model_card(title: str, card: Mapping[str, Any], description: Mapping[str, Any], classes: Sequence[str]) -> str:
+def _model_card(
+    title: str, release_id: str, card: Mapping[str, Any], description: Mapping[str, Any], classes: Sequence[str]
+) -> str:
     config, network = description["config"], description.get("network")
     front = {
         "model_name": title,
+        "license": "other",
         "library_name": "pytorch",
         "pipeline_tag": "unconditional-image-generation",
         "tags": list(TAGS),
@@ -131,6 +142,7 @@ def _model_card(title: str, card: Mapping[str, Any], description: Mapping[str, A
         f"{config['height']} x {config['width']} pixels, {colour}, {len(classes)} classes.",
         "",
         *guarantee(card),
+        *cite(title, release_id, card),
         "The guarantee does not hide facts about the whole population. A generator trained with a small epsilon may "
         "generate poor images: evaluate it on public images before you rely on it.",
         "",

@@ -32,15 +32,17 @@ from PIL import Image
 from models.released import ReleasedGenerator
 from obscura.wire import provenance
 from obscura.wire.formats import CARD_FILE, PACKINGS
+from obscura.wire.wording import show_epsilon
 from obscura.wire.words import SampleFormat
-from service.cards import TAGS, folder_names, guarantee, one_line, ordered_card, write_card
+from service.cards import TAGS, cite, folder_names, guarantee, one_line, ordered_card, write_card
+from workers.evaluation.report import FIRST_IMAGES, as_pixels, strip
 from workers.recipes.interface import Progress
 from workers.train.drawing import SampleRequest, draw
 
 STAGE = "sample"  # of reports
 PARQUET_FILE = "data/train-00000-of-00001.parquet"  # Hugging Face's name for the only part of a split
 _ROWS_IN_A_GROUP = 1024
-_README = "README.md"
+_README, _PREVIEW = "README.md", "preview.png"
 _SUMS = "SHA256SUMS"
 _ENCODERS = 4  # threads that sign and encode images
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date of a zip entry
@@ -90,6 +92,9 @@ class SampleFile:
     release_id: str
     sign: provenance.Sign
 
+    def signed(self, content: Mapping[str, Any]) -> dict[str, str]:
+        return provenance.mark(self.release_id, content, self.sign)
+
 
 _Drawn = Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]  # as `draw` yields
 
@@ -104,10 +109,15 @@ def write_sample(
     readme = dataset_card(request, file).encode()
     card = (json.dumps(ordered_card(file.card), indent=2, ensure_ascii=False) + "\n").encode()
     drawn = draw(generator, request, progress, STAGE)
+    first, labels = next(drawn)
+    drawn = itertools.chain([(first, labels)], drawn)
+    preview = strip(as_pixels(np.moveaxis(first[:FIRST_IMAGES], -1, 1) / 255.0))
+    png = provenance.encode_png(preview, file.signed(provenance.content_of(preview)))
     if file.format is SampleFormat.WEBDATASET:
         with tar_archive(path) as tar:
             tar.add(f"__{_README}__", readme)
             tar.add(f"__{CARD_FILE}__", card)
+            tar.add(f"__{_PREVIEW}__", png)
             tar.add("__classes.json__", (json.dumps(request.names, ensure_ascii=False) + "\n").encode())
             for number, (png, label) in enumerate(_pictures(drawn, file)):
                 tar.add(f"{number:07d}.png", png)
@@ -116,6 +126,7 @@ def write_sample(
     with zip_archive(path) as archive:
         archive.add(_README, readme)
         archive.add(CARD_FILE, card)
+        archive.add(_PREVIEW, png)
         if file.format is SampleFormat.IMAGEFOLDER:
             _write_imagefolder(archive, request, drawn, file)
         elif file.format is SampleFormat.PARQUET:
@@ -153,8 +164,7 @@ def _write_arrays(archive: Archive, request: SampleRequest, drawn: _Drawn, file:
         npy_format.write_array(buffer, array, version=(1, 0))
         archive.add(name, buffer.getvalue())
         digests[name] = hashlib.sha256(buffer.getvalue()).hexdigest()
-    signed = provenance.mark(file.release_id, {"files": digests}, file.sign)
-    document = {"digital_source_type": provenance.SOURCE_TYPE, **signed}
+    document = {"digital_source_type": provenance.SOURCE_TYPE, **file.signed({"files": digests})}
     archive.add(provenance.PROVENANCE_FILE, (json.dumps(document, indent=2) + "\n").encode())
 
 
@@ -196,20 +206,21 @@ def _write_parquet(archive: Archive, request: SampleRequest, drawn: _Drawn, file
 
 def dataset_card(request: SampleRequest, file: SampleFile) -> str:
     """Return the README of a sample in the form of a Hugging Face dataset card: the guarantee first."""
+    packing = PACKINGS[file.format.value]
     front: dict[str, Any] = {
         "pretty_name": file.title,
+        "license": "other",
         "tags": list(TAGS),
         "task_categories": ["image-classification"],
         "size_categories": [next(name for limit, name in _SIZES if request.count < limit)],
     }
+    if packing.viewed:
+        files = {"split": "train", "path": list(packing.viewed)}
+        front["configs"] = [{"config_name": "default", "data_files": [files]}]
     if file.format is SampleFormat.PARQUET:
         names = {str(label): name for label, name in enumerate(request.names)}
         columns = {"image": "image", "label": {"class_label": {"names": names}}}
-        front["configs"] = [{"config_name": "default", "data_files": [{"split": "train", "path": "data/train-*"}]}]
-        front["dataset_info"] = {
-            "features": [{"name": name, "dtype": kind} for name, kind in columns.items()],
-            "splits": [{"name": "train", "num_examples": request.count}],
-        }
+        front["dataset_info"] = {"features": [{"name": name, "dtype": kind} for name, kind in columns.items()]}
     proportions = []
     if request.proportions is not None:
         stated = zip(request.labels_drawn, request.proportions, strict=True)
@@ -220,10 +231,26 @@ def dataset_card(request: SampleRequest, file: SampleFile) -> str:
         f"{request.count:,} synthetic images. None of them is one of the private images: they were drawn by a "
         "generator that was trained under differential privacy.",
         "",
+        f"![The first images]({_PREVIEW})",
+        "",
+        "```python",
+        packing.code,
+        "```",
+        "",
         *guarantee(file.card),
+        "## Provenance",
+        "",
+        "Each image is marked as synthetic (IPTC `DigitalSourceType`), and its pixels and the release's id are signed. "
+        "To verify a file offline: `obscura detect FILE`.",
+        "",
+        "## License and citation",
+        "",
+        "The publisher has not stated a license. To state one, replace `license: other` above and this sentence.",
+        "",
+        *cite(file.title, file.release_id, file.card),
         "## Contents",
         "",
-        f"Public seed {request.seed}. {PACKINGS[file.format.value].contents}",
+        f"Public seed {request.seed}. {packing.contents}",
         "",
         *proportions,
         "| label | class | images |",
@@ -237,9 +264,7 @@ def dataset_card(request: SampleRequest, file: SampleFile) -> str:
 def _pictures(drawn: _Drawn, file: SampleFile) -> Iterator[tuple[bytes, int]]:
     def encode(batch: npt.NDArray[np.uint8]) -> list[bytes]:
         images = [Image.fromarray(pixels[:, :, 0] if pixels.shape[-1] == 1 else pixels) for pixels in batch]
-        contents = map(provenance.content_of, images)
-        marks = [provenance.mark(file.release_id, content, file.sign) for content in contents]
-        return list(map(provenance.encode_png, images, marks))
+        return [provenance.encode_png(image, file.signed(provenance.content_of(image))) for image in images]
 
     with ThreadPoolExecutor(_ENCODERS) as pool:
         for images, labels in drawn:
@@ -288,7 +313,8 @@ def _croissant(
         "conformsTo": "http://mlcommons.org/croissant/1.0",
         "name": title,
         "description": "Synthetic images, drawn by a generator that was trained under differential privacy "
-        f"(epsilon {card.get('epsilon')}, delta {card.get('delta')}); privacy_card.json has the full statement.",
+        f"(epsilon {show_epsilon(card['epsilon'], up=True)}, delta {card['delta']:g}); privacy_card.json has the full "
+        "statement.",
         "personalSensitiveInformation": "No image is a private record; privacy_card.json states the guarantee.",
         "distribution": [files],
         "recordSet": [classes, images],
