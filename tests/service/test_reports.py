@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +162,7 @@ TOLD += ["103888222", "103,888,222", "never to be told"]
 
 @pytest.fixture
 def published(tmp_path: Path) -> tuple[str, dict[str, Any]]:
-    page = report(tmp_path, release=replace(PUBLISHED, **OF_ACCOUNT), technical={"torch": "2.9", "attempts": "3"})
+    page = report(tmp_path, release=PUBLISHED | OF_ACCOUNT, technical={"torch": "2.9", "attempts": "3"})
     return page, json.loads((tmp_path / "report.json").read_text("utf-8"))
 
 

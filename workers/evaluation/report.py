@@ -10,7 +10,7 @@ import base64
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,11 +19,8 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from obscura.wire.provenance import encode_png, mark
-from privacy.accounting.filter import attacker_certainty_max, open_filter
 
 SAMPLES_PER_CLASS: Final = 10
-# The odds table of the report; the account's limit is added as a row.
-EPSILON_EXAMPLES: Final = (0.5, 1.0, 2.0, 3.0, 8.0)
 FIRST_IMAGES: Final = 9  # on the first page
 # Pairwise distances use at most this many images of a class: 200 give 19,900 pairs, enough for a mean.
 PAIRED_IMAGES_MAX = 200
@@ -52,56 +49,11 @@ SHOWN_HEIGHT_MIN_PIXELS = 56
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class PaidStage:
-    """One stage of the plan: the number of its releases, their noise and their total cost."""
-
-    name: str
-    releases: int
-    noise_multiplier: float
-    cost_nano: int
-
-
-@dataclass(frozen=True)
-class ReleaseFacts:
-    """Public facts about a release. Nothing here may depend on private data.
-
-    Attributes:
-        classes: declared class names, in label order.
-        created_at: ISO 8601, UTC.
-        facts: further public numbers of the plan (teachers, images to aggregate, ...).
-        notes: the plan's notes for its reader, as sentences.
-        account_epsilon: epsilon of everything that the account may ever publish, at the card's delta. This is the
-            account's limit or, if larger, the epsilon that was spent and held when the limit was lowered.
-        account_attacker_certainty_max: highest certainty, in [0, 1], that everything ever published gives an attacker
-            who started at 50%.
-        account_nano: upper bound on the cost of everything that the account may ever publish.
-        account_spent_nano: total spent by the account, including this release; None if unknown.
-        incomplete: `reason` and completed `fraction` of the planned releases, if the training ended early; otherwise
-            None.
-    """
-
-    name: str
-    dataset: str
-    account: str
-    recipe: str
-    classes: tuple[str, ...]
-    created_at: str
-    account_epsilon: float
-    account_attacker_certainty_max: float
-    account_nano: int
-    stages: tuple[PaidStage, ...] = ()
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    account_spent_nano: int | None = None
-    incomplete: Mapping[str, Any] | None = None
-
-
 def write_report(
     directory: Path,
     *,
     card: Mapping[str, Any],
-    release: ReleaseFacts,
+    release: Mapping[str, Any],
     images: npt.NDArray[np.uint8],
     labels: npt.NDArray[np.int64],
     technical: Mapping[str, str] | None = None,
@@ -110,6 +62,8 @@ def write_report(
 
     Args:
         card: the release's privacy card, as JSON; KeyError if it lacks a fact that the guarantee needs.
+        release: public facts, as JSON: nothing here may depend on private data. `classes` are in label order. Amounts
+            whose names begin with `account_` bound everything that the account may ever publish.
         images: sample of the release, uint8 (n, h, w) or (n, h, w, c). Synthetic: the report shows them.
         technical: versions, config digest, hardware and similar facts, in display order.
     """
@@ -122,23 +76,17 @@ def write_report(
         "epsilon": float(card["epsilon"]),
         "pld_epsilon": accounting.get("pld_epsilon"),
         "accountant": accounting.get("accountant"),
-        "attacker_certainty_max": release.account_attacker_certainty_max,
         "assumed_public": list(card["assumed_public"]),
         "not_covered": list(card["not_covered"]),
     }
-    odds = [(release.account_epsilon, release.account_attacker_certainty_max, True)]
-    for epsilon in EPSILON_EXAMPLES:
-        if not math.isclose(epsilon, release.account_epsilon, rel_tol=0.02):  # omit a nearly equal row
-            odds.append((epsilon, attacker_certainty_max(open_filter(epsilon, card["delta"])), False))
-    facts = {str(name): value for name, value in release.facts.items()}
     document = {
-        "release": {**asdict(release), "facts": facts, "odds": sorted(odds)},
+        "release": release,
         "guarantee": guarantee,
-        "synthetic": {**asdict(measure(images, labels, release.classes)), "mode_collapse_rule": MODE_COLLAPSE_RULE},
+        "synthetic": {**asdict(measure(images, labels, release["classes"])), "mode_collapse_rule": MODE_COLLAPSE_RULE},
         "technical": dict(technical or {}),
-        "pictures": _pictures(images, labels, release.classes),
+        "pictures": _pictures(images, labels, release["classes"]),
     }
-    text = json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True, default=str)
+    text = json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True)
     (directory / "report.json").write_text(text + "\n", encoding="utf-8")
 
 

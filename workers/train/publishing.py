@@ -84,25 +84,26 @@ def write_artifact(directory: Path, trained: Path, context: Context, training: T
     summary: dict[str, Any] = {"facts": plan.facts}
     if published == "generator":
         balance = ledger.balance_of(account)
-        release = report.ReleaseFacts(
-            name=name,
-            dataset=training.dataset.name,
-            account=training.account.name,
-            recipe=plan.recipe,
-            classes=training.facts.classes,
-            created_at=times.to_the_hour(datetime.now(UTC)).isoformat(timespec="minutes"),
-            stages=tuple(
-                report.PaidStage(stage, event.count, event.noise_multiplier, charged[stage])
+        release = {
+            "name": name,
+            "dataset": training.dataset.name,
+            "account": training.account.name,
+            "recipe": plan.recipe,
+            "classes": training.facts.classes,
+            "created_at": times.to_the_hour(datetime.now(UTC)).isoformat(timespec="minutes"),
+            "stages": [
+                {"name": stage, "releases": event.count, "noise_multiplier": event.noise_multiplier}
+                | {"cost_nano": charged[stage]}
                 for stage, event in ran.items()
-            ),
-            facts=plan.facts,
-            notes=plan.notes,
-            account_epsilon=balance.guaranteed_epsilon,
-            account_attacker_certainty_max=balance.attacker_certainty_max,
-            account_nano=account.guaranteed_nano,
-            account_spent_nano=account.spent_nano + charged.total(),
-            incomplete=incomplete,
-        )
+            ],
+            "facts": plan.facts,
+            "notes": plan.notes,
+            "account_epsilon": balance.guaranteed_epsilon,
+            "account_attacker_certainty_max": balance.attacker_certainty_max,
+            "account_nano": account.guaranteed_nano,
+            "account_spent_nano": account.spent_nano + charged.total(),
+            "incomplete": incomplete,
+        }
         _show_generator(directory, context, training, card, release, progress)
     elif published == "histogram":  # the histogram is its own report
         summary["histogram"] = dict(read_histogram(directory))
@@ -117,14 +118,14 @@ def _show_generator(
     context: Context,
     training: Training,
     card: Mapping[str, Any],
-    release: report.ReleaseFacts,
+    release: Mapping[str, Any],
     progress: Progress,
 ) -> None:
     """Write grid and report of a generator, within seconds; slower measurements belong to evaluations.
 
     A slow generator must not delay its release. So draw the grid's images, and further images while time is left.
     """
-    generator, classes = load_released(directory), release.classes
+    generator, classes = load_released(directory), release["classes"]
     generator.to(context.device)
     least = _GRID_PER_CLASS * len(classes)
     request = SampleRequest(count=_images_to_show(len(classes)), seed=_PICTURE_SEED, names=classes)

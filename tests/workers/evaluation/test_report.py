@@ -3,7 +3,6 @@
 import io
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from PIL import Image
 from obscura.wire.provenance import SOURCE_TYPE
 from privacy.accounting.filter import attacker_certainty_max, open_filter
 from service.reports import render_page
-from workers.evaluation.report import PaidStage, ReleaseFacts, as_pixels, draw_grid, measure, write_report
+from workers.evaluation.report import as_pixels, draw_grid, measure, write_report
 
 CLASSES = ("Shirt", "Bag", "Boot & <shoe>")
 CARD = {"epsilon": 0.99991, "delta": 1e-5, "unit": "record", "adjacency": "add_remove"}
@@ -23,20 +22,15 @@ ACCOUNTING = {"method": "approximate_gdp", "rate": open_filter(3.0, 1e-5).rate, 
 ACCOUNTING |= {"capacity_nano": 519_000_000, "cost_nano": 71_800_000, "accountant": "dp-accounting 0.6.0"}
 CARD |= {"accounting": ACCOUNTING}
 CARD |= {"assumed_public": ["number of records"], "not_covered": ["what is true of the population"]}
-RELEASE = ReleaseFacts(
-    name="rel_trial",
-    dataset="clothes",
-    account="demo",
-    recipe="datalens",
-    classes=CLASSES,
-    created_at="2026-01-02T05:04:59+02:00",
-    stages=(PaidStage("gradient_votes", 2245, 176.8, 71_800_000),),
-    facts={"teachers": 4000, "warm_start": True, "noise_stddev": {"class_means": 18008.4, "votes": 2584.68}},
-    account_epsilon=3.0,
-    account_attacker_certainty_max=attacker_certainty_max(open_filter(3.0, 1e-5)),
-    account_nano=519_000_000,
-    account_spent_nano=103_800_000,
-)
+RELEASE: dict[str, Any] = {
+    **{"name": "rel_trial", "dataset": "clothes", "account": "demo", "recipe": "datalens", "classes": CLASSES},
+    "created_at": "2026-01-02T05:04:59+02:00",
+    "stages": [{"name": "gradient_votes", "releases": 2245, "noise_multiplier": 176.8, "cost_nano": 71_800_000}],
+    "facts": {"teachers": 4000, "warm_start": True, "noise_stddev": {"class_means": 18008.4, "votes": 2584.68}},
+    **{"notes": [], "incomplete": None, "account_nano": 519_000_000, "account_spent_nano": 103_800_000},
+    "account_epsilon": 3.0,
+    "account_attacker_certainty_max": attacker_certainty_max(open_filter(3.0, 1e-5)),
+}
 
 
 def samples(seed: int = 0, count: int = 90) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
@@ -124,10 +118,7 @@ def test_the_report_says(page, words):
     assert words in page
 
 
-def test_odds_are_those_of_limits_and_rounded_up(page):
-    shown = re.findall(r'<td class="n">(\d[\d.]*%)</td></tr>', page[: page.index("<h3>Cost</h3>")])
-    assert shown == ["68%", "79.3%", "92.2%", "97.3%", "99.99%"]
-    assert re.findall(r"<td>(\S+) \(this account\)", page) == ["3.0"]
+def test_the_odds_are_those_of_the_limit_and_rounded_up(page):
     assert re.findall(r"at most <strong>([\d.]+%)", page) == ["97.3%"]  # none is told of this release, or of the spend
     assert "20% of this budget" in page
 
@@ -151,7 +142,7 @@ def test_report_is_the_same_bytes_twice(tmp_path):
 
 
 def test_an_incomplete_release_says_how_much_was_made_and_why(tmp_path, page):
-    facts = replace(RELEASE, incomplete={"reason": "time_limit", "fraction": 0.421, "made": 421, "planned": 1000})
+    facts = RELEASE | {"incomplete": {"reason": "time_limit", "fraction": 0.421, "made": 421, "planned": 1000}}
     shown = report(tmp_path / "b", release=facts)
     assert "Incomplete: 42.1% of the planned noisy releases were made." in shown
     assert "because it reached the time limit" in shown
@@ -166,7 +157,7 @@ def test_report_takes_colour_images_and_a_class_without_samples(tmp_path):
 
 
 def test_subject_level_release_speaks_of_persons(tmp_path):
-    page = report(tmp_path, card=CARD | {"unit": "subject"}, release=replace(RELEASE, stages=()))
+    page = report(tmp_path, card=CARD | {"unit": "subject"}, release=RELEASE | {"stages": []})
     assert "a person's images were" in page.replace("&#39;", "'")
 
 
@@ -217,7 +208,7 @@ def test_grid_clips_values():
 
 @pytest.mark.parametrize(("share", "noisy"), [(0.2, True), (0.7, False)])
 def test_noise_is_called_noise_and_not_free_of_mode_collapse(tmp_path, share, noisy):
-    shown = report(tmp_path, release=replace(RELEASE, facts={"fraction_above_noise": share}))
+    shown = report(tmp_path, release=RELEASE | {"facts": {"fraction_above_noise": share}})
     assert ("Mostly noise." in shown) == noisy
     assert ("<td>no sign</td>" in shown) != noisy
     assert f"{share:.0%} of what distinguishes the classes" in shown
