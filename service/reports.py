@@ -1,4 +1,4 @@
-"""The report on a release: facts and pictures published with it, and later evaluations, rendered when it is read.
+"""The report on a release: its published facts and images, and later evaluations, rendered when it is read.
 
 Projects that a release is shared with get a report without facts about the account (docs/how-to/share-a-release.md).
 """

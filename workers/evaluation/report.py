@@ -1,4 +1,4 @@
-"""The facts and pictures of a release's report, as JSON, and contact sheets of images.
+"""The facts and images of a release's report, as JSON, and contact sheets.
 
 They are the guarantee, panels that are computed from synthetic images alone, and technical facts. `service.reports`
 renders the page, with later evaluations on public data.
