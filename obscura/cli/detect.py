@@ -38,7 +38,7 @@ _Marks = Iterator[tuple[Verdict, str | None, str | None]]
 
 
 def detect(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", exists=True, help="Images, downloads or folders.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Images, downloads or folders.")],
     key: Annotated[
         str | None, typer.Option(metavar="FINGERPRINT|PEM", help="Public key of the installation that you trust.")
     ] = None,
