@@ -172,6 +172,7 @@ def test_a_link_out_of_a_tar_is_not_followed(samples, image, tmp_path):
         entry.type, entry.linkname = tarfile.SYMTYPE, str(image)
         archive.addfile(entry)
     assert detect(tmp_path / "a.tar")[0] == 2
+    assert detect(tmp_path / "absent.png")[0] == 2
 
 
 def test_the_key_is_a_fingerprint_or_a_pem_file(image, tmp_path):
