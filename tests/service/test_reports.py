@@ -42,7 +42,7 @@ def page_of(*evaluations: dict[str, Any], classes: Sequence[str] = ("a", "b"), d
 
 def lists_of(page: str) -> tuple[list[str], list[str]]:
     """What to do and what not to do."""
-    do, dont = re.findall(r"<h3>Do(?: not)?</h3><ul>(.*?)</ul>", page)
+    do, dont = re.findall(r"<h2>Do(?: not)?</h2><ul>(.*?)</ul>", page)
     return re.findall("<li>(.*?)</li>", do), re.findall("<li>(.*?)</li>", dont)
 
 
