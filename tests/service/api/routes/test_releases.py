@@ -297,6 +297,7 @@ def test_the_model_card_states_the_guarantee_and_how_to_draw(served, generator):
     header, body = fetch(served, generator, "README.md").text.removeprefix("---\n").split("\n---\n", 1)
     assert yaml.safe_load(header) == {
         "model_name": "pictures | <b> · dpgan",
+        "license": "other",
         "library_name": "pytorch",
         "pipeline_tag": "unconditional-image-generation",
         "tags": ["synthetic", "differential-privacy"],
