@@ -17,6 +17,7 @@ from service.api.deps import Running
 from service.dashboard.access import Reader, find_viewer
 from service.dashboard.forms import STATES, Filtered, read_declaration
 from service.dashboard.pages import PageRoute, page
+from service.dashboard.releases import tradeoff_chart
 from service.datasets import deletion, reading, receiving, states, vault
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
@@ -93,8 +94,10 @@ def dataset(request: Request, service: Running, dataset_id: str) -> HTMLResponse
             "needing": deletion.jobs_needing(session, dataset_id),
             "formats": FORMATS,
             "upload_max": service.settings.upload_bytes_max,
+            "trained": releases.of_dataset(session, dataset_id),
         }
-    return page(request, "dataset.html", **values)
+    chart = tradeoff_chart(values["trained"], len(values["dataset"].classes))
+    return page(request, "dataset.html", **values, chart=chart)
 
 
 def _read_fields(blocks: Iterator[bytes]) -> tuple[dict[str, str], int, Iterator[bytes]]:

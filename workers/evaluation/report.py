@@ -26,6 +26,7 @@ from privacy.accounting.filter import attacker_certainty_max, open_filter
 from privacy.plans.moments import VISIBLE
 
 SAMPLES_PER_CLASS: Final = 10
+TILES: Final = 3  # in each row and column of the overview of a release
 # The odds table of the report; the account's limit is added as a row.
 EPSILON_EXAMPLES: Final = (0.5, 1.0, 2.0, 3.0, 8.0)
 UNIT_KEYS: Final = {
@@ -303,4 +304,19 @@ def draw_grid(images: npt.ArrayLike, classes: Sequence[str]) -> bytes:
         draw.text((left - LABEL_GAP_PIXELS, top + row.height / 2), label, fill=INK, font=font, anchor="rm")
     buffer = io.BytesIO()
     sheet.save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def draw_tiles(images: npt.NDArray[np.uint8]) -> bytes:
+    """Return an overview of synthetic images (n, h, w, c) as PNG: rows of TILES images, with transparent gaps."""
+    height, width = images.shape[1:3]
+    gap = max(1, height // 14)
+    rows = math.ceil(len(images) / TILES)
+    sheet = np.zeros((rows * (height + gap) - gap, TILES * (width + gap) - gap, 4), dtype=np.uint8)
+    for number, image in enumerate(images):
+        top, left = (part * (side + gap) for part, side in zip(divmod(number, TILES), (height, width), strict=True))
+        sheet[top : top + height, left : left + width, :3] = image
+        sheet[top : top + height, left : left + width, 3] = 255
+    buffer = io.BytesIO()
+    Image.fromarray(sheet).save(buffer, format="PNG")
     return buffer.getvalue()
