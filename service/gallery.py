@@ -27,7 +27,7 @@ class Gallery:
     """The index of a zip of images: offset and size of each entry, by number."""
 
     path: Path
-    bytes: int
+    size: int
     entries: tuple[tuple[int, int], ...]
 
     def read(self, number: int) -> bytes:

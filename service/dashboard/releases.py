@@ -63,12 +63,17 @@ class GalleryPlace:
         """
         labels = range(classes) if self.label is None else range(self.label, self.label + 1)
         parts = math.ceil(len(labels) / CLASSES_A_PAGE)
-        turn, part = divmod(self.page, parts)
-        each = max(TILES_A_PAGE // min(len(labels), CLASSES_A_PAGE), TILES_OF_CLASS_MIN)
-        first, end = classes * each * turn, min(count, classes * each * (turn + 1))
-        shown = labels[part * CLASSES_A_PAGE : (part + 1) * CLASSES_A_PAGE]
+        each = classes * max(TILES_A_PAGE // min(len(labels), CLASSES_A_PAGE), TILES_OF_CLASS_MIN)
+
+        def begin(page: int) -> tuple[int, range]:
+            turn, part = divmod(page, parts)
+            return each * turn, labels[part * CLASSES_A_PAGE : (part + 1) * CLASSES_A_PAGE]
+
+        first, shown = begin(self.page)
+        end = min(count, first + each)
         groups = [(label, range(first + label, end, classes)) for label in shown if first + label < end]
-        return groups, bool(groups) and (part + 1 < parts or end + labels[0] < count)
+        later, following = begin(self.page + 1)
+        return groups, later + following[0] < count
 
 
 @router.get("/releases")
@@ -93,8 +98,7 @@ def compare(
     measures = list(dict.fromkeys(name for one in compared for name in one.release.summary.get("accuracy", {})))
     classes = list(dict.fromkeys(name for one in compared for name in one.release.accuracy_by_class or {}))
     options = sweeps.differing([one.options for one in compared])
-    values = {"compared": compared, "measures": measures, "classes": classes, "options": options}
-    return page(request, "compare.html", **values)
+    return page(request, "compare.html", compared=compared, measures=measures, classes=classes, options=options)
 
 
 @router.get("/releases/{release_id}/grid.png")
