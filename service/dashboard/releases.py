@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse
+from sqlalchemy.orm import Session
 
 from obscura.wire import formats
 from obscura.wire.schemas import Identifier
 from obscura.wire.words import ReleaseKind
 from service import gallery, jobs, reports
-from service.api.deps import Running, Service
+from service.api.deps import Running
 from service.api.routes import releases as api
 from service.dashboard.access import find_viewer
 from service.dashboard.charts import AccuracyChart, Point, accuracy_chart
@@ -26,7 +26,7 @@ from service.db.session import transaction
 from service.errors import InvalidInput, NotFound
 from service.identity import projects
 from service.storage.interface import key_of
-from service.views import admins, sweeps
+from service.views import ROWS_MAX, admins, sweeps
 from service.views import releases as views
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
@@ -44,12 +44,7 @@ DOWNLOADS = (formats.IMAGES_FILE, "report.json", *formats.DOWNLOADS, *formats.MA
 
 @dataclass(frozen=True)
 class GalleryPlace:
-    """The part of a gallery that a page shows, as query parameters.
-
-    Attributes:
-        label: the only class shown; None for all.
-        image: the number of the image shown enlarged, for browsers without scripts.
-    """
+    """The part of a gallery that a page shows: one class or all, and the image that is enlarged without a script."""
 
     label: Annotated[int | None, Query(ge=0, lt=2**31)] = None
     page: Annotated[int, Query(ge=0, lt=2**31)] = 0
@@ -58,22 +53,16 @@ class GalleryPlace:
     def groups(self, count: int, classes: int) -> tuple[list[tuple[int, range]], bool]:
         """Return labels with the numbers of their images on this page, and whether another page follows.
 
-        Class k has the images k, k + classes, and so on. Pages show the first images of every class, CLASSES_A_PAGE
-        classes at a time; then the next images of every class.
+        Pages show the first images of every class, CLASSES_A_PAGE classes at a time; then the next images.
         """
         labels = range(classes) if self.label is None else range(self.label, self.label + 1)
         parts = math.ceil(len(labels) / CLASSES_A_PAGE)
         each = classes * max(TILES_A_PAGE // min(len(labels), CLASSES_A_PAGE), TILES_OF_CLASS_MIN)
-
-        def begin(page: int) -> tuple[int, range]:
-            turn, part = divmod(page, parts)
-            return each * turn, labels[part * CLASSES_A_PAGE : (part + 1) * CLASSES_A_PAGE]
-
-        first, shown = begin(self.page)
-        end = min(count, first + each)
-        groups = [(label, range(first + label, end, classes)) for label in shown if first + label < end]
-        later, following = begin(self.page + 1)
-        return groups, later + following[0] < count
+        (turn, part), (next_turn, next_part) = divmod(self.page, parts), divmod(self.page + 1, parts)
+        end = min(count, each * (turn + 1))
+        shown = labels[part * CLASSES_A_PAGE : (part + 1) * CLASSES_A_PAGE]
+        groups = [(label, range(each * turn + label, end, classes)) for label in shown if each * turn + label < end]
+        return groups, each * next_turn + labels[next_part * CLASSES_A_PAGE] < count
 
 
 @router.get("/releases")
@@ -150,36 +139,48 @@ def release(
     """Show one tab of a release."""
     with transaction(service.factory, read_only=True) as session:
         view = views.view(session, release_id)
-        kind = ReleaseKind(view.release.kind)
+        kind, classes = ReleaseKind(view.release.kind), len(view.dataset.classes)
         tabs = TABS | {"images": FIRST_TABS.get(kind, TABS["images"])}
-        hidden = {"usefulness"} if kind is ReleaseKind.HISTOGRAM else set()
-        hidden |= set() if view.payer else {"share"}
-        if tab not in tabs or tab in hidden:
+        hidden = {"usefulness": kind is ReleaseKind.HISTOGRAM, "share": view.payer is None}
+        tabs = {name: title for name, title in tabs.items() if not hidden.get(name)}
+        if tab not in tabs:
             raise NotFound("There is no such part of a release's page.")
-        values: dict[str, Any] = {"view": view, "tabs": {name: tabs[name] for name in tabs if name not in hidden}}
-        values["project"] = projects.names(session, [view.release.project_id])[view.release.project_id]
+        project = projects.names(session, [view.release.project_id])[view.release.project_id]
+        values: dict[str, Any] = {"view": view, "tab": tab, "tabs": tabs, "project": project, "place": place}
         match tab:
             case "usefulness":
-                trained = views.of_dataset(session, view.dataset.id) if view.payer else []
+                trained = trained_on(session, view.dataset.id) if view.payer else []
+                values |= {"trained": trained, "chart": tradeoff_chart(trained, classes, release_id)}
                 values["evaluations"] = views.evaluations(session, release_id)
                 values["public"] = views.evaluable_like(session, view.dataset)
-                values["chart"] = tradeoff_chart(trained, len(view.dataset.classes), release_id)
-                values["trained"] = trained
             case "use":
                 values["samples"] = views.samples(session, release_id)
             case "share":
                 values["shares"] = views.shares(session, jobs.shares(session, release_id))
                 names = admins.project_names(session).items()
                 values["projects"] = {id: name for id, name in names if id != view.release.project_id}
-    match tab:
-        case "images" if kind is ReleaseKind.GENERATOR:
-            values |= _gallery(service, view, place)
-        case "use" | "guarantee":
-            present = _present(service, release_id)
-            values |= {"present": present, "downloads": [name for name in DOWNLOADS if name in present]}
-            values |= {"packings": formats.PACKINGS, "samples_max": service.settings.samples_max}
-            values["url"] = str(request.base_url).rstrip("/")
-    return page(request, f"release_{tab}.html", tab=tab, **values)
+    present = {*service.storage.list(key_of(release_id))}
+    present |= set(formats.MADE if "generator.json" in present else ())
+    if tab == "images" and formats.IMAGES_FILE in present:
+        values["stored"] = stored = gallery.open_gallery(service.storage, release_id)
+        if place.label is not None and place.label >= classes:
+            raise NotFound(f"This release has {classes} classes, numbered from 0.", label=place.label)
+        values["groups"], values["more"] = place.groups(len(stored.images), classes)
+    return page(
+        request,
+        f"release_{tab}.html",
+        **values,
+        present=present,
+        downloads=[name for name in DOWNLOADS if name in present],
+        packings=formats.PACKINGS,
+        samples_max=service.settings.samples_max,
+        url=str(request.base_url).rstrip("/"),
+    )
+
+
+def trained_on(session: Session, dataset_id: str) -> list[views.ReleaseView]:
+    """Return the newest releases of a dataset of the caller's project, with their costs."""
+    return views.views(session, Release.dataset_id == dataset_id, limit=ROWS_MAX, with_costs=True)[0]
 
 
 def tradeoff_chart(trained: Sequence[views.ReleaseView], classes: int, marked: str = "") -> AccuracyChart | None:
@@ -190,29 +191,6 @@ def tradeoff_chart(trained: Sequence[views.ReleaseView], classes: int, marked: s
         if one.used_fraction is not None and (accuracy := one.release.compared_by) is not None
     ]
     return accuracy_chart(points, classes)
-
-
-def _gallery(service: Service, view: views.WholeRelease, place: GalleryPlace) -> dict[str, Any]:
-    """Return the template values of the gallery, or of the grid if the release has no stored images."""
-    classes = len(view.dataset.classes)
-    if place.label is not None and place.label >= classes:
-        raise NotFound(f"This release has {classes} classes, numbered from 0.", label=place.label)
-    try:
-        stored = gallery.open_gallery(service.storage, view.release.id)
-    except NotFound:
-        return {"stored": None, "has_grid": "grid.png" in _present(service, view.release.id)}
-    groups, more = place.groups(len(stored.entries), classes)
-    return {"stored": stored, "place": place, "groups": groups, "more": more}
-
-
-def _present(service: Service, release_id: str) -> set[str]:
-    """Return the names of a release's files, and of the files that are made of them."""
-    present = set()
-    for name in (*DOWNLOADS, "grid.png", "report.html"):
-        with suppress(NotFound):
-            service.storage.open(key_of(release_id), name)
-            present.add(name)
-    return present | set(formats.MADE if "generator.json" in present else ())
 
 
 def _attached(response: Response, name: str) -> Response:

@@ -89,27 +89,20 @@ class ReleaseView:
 
 
 def views(
-    session: Session, *narrowed: ColumnElement[bool], limit: int, before: str | None = None
+    session: Session, *narrowed: ColumnElement[bool], limit: int, before: str | None = None, with_costs: bool = False
 ) -> tuple[list[ReleaseView], str | None]:
-    """Return a page of releases, newest first and without costs, and the id of its last release if more follow."""
-    rows, last = newest(session, Release, *narrowed, limit=limit, before=before, columns=_ON_PAGES)
-    return _views(session, rows, None), last
+    """Return a page of releases, newest first, and the id of its last release if more follow.
 
-
-def of_dataset(session: Session, dataset_id: str) -> list[ReleaseView]:
-    """Return the newest releases of a dataset of the caller's project, with their costs."""
-    trained = Release.dataset_id == dataset_id
-    rows, _ = newest(session, Release, trained, limit=ROWS_MAX, before=None, columns=_WITH_HOLDS)
-    return _views(session, rows, payments_of(session, rows))
-
-
-def _views(session: Session, rows: Sequence[Row[Any]], paid: Payments | None) -> list[ReleaseView]:
-    shown = []
+    Show costs only for releases of the caller's own project.
+    """
+    columns = _WITH_HOLDS if with_costs else _ON_PAGES
+    rows, last = newest(session, Release, *narrowed, limit=limit, before=before, columns=columns)
+    paid, shown = payments_of(session, rows) if with_costs else None, []
     for release, row in zip(records(session, rows), rows, strict=True):
         name = row.dataset_name if is_own(session, release.project_id) else None
         used = None if paid is None else _used_fraction(paid, row.account_id, row.hold_id)
         shown.append(ReleaseView(release, row.card, name, used))
-    return shown
+    return shown, last
 
 
 def _used_fraction(paid: Payments, account_id: str, hold_id: str | None) -> float | None:
