@@ -11,6 +11,7 @@ from service.views.accounts import JobCost
 
 WIDTH, HEIGHT = 640, 200
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 20, 26
+LABEL_WIDTH = 44
 
 
 def _y(fraction: float) -> float:
@@ -75,7 +76,7 @@ class Point(NamedTuple):
 class AccuracyChart(Chart):
     """Accuracies of trainings by cost, from zero to the largest cost."""
 
-    dots: tuple[tuple[float, float, Point], ...]  # with their positions
+    dots: tuple[tuple[float, float, Point, bool], ...]  # with their positions, and whether there is room for a label
     costs: tuple[tuple[float, float], ...]  # axis labels with their positions
     chance: float  # position of the line for random guessing
 
@@ -89,8 +90,14 @@ def accuracy_chart(points: Sequence[Point], classes: int) -> AccuracyChart | Non
     def x(cost: float) -> float:
         return round(LEFT + (WIDTH - LEFT - RIGHT - 12) * cost / most, 1)
 
+    dots, labelled = list[tuple[float, float, Point, bool]](), 0.0
+    for point in sorted(points):
+        at = x(point.cost)
+        has_room = at - labelled >= LABEL_WIDTH
+        labelled = at if has_room else labelled
+        dots.append((at, _y(point.accuracy), point, has_room))
     return AccuracyChart(
-        dots=tuple((x(point.cost), _y(point.accuracy), point) for point in points),
+        dots=tuple(dots),
         costs=tuple((cost, x(cost)) for cost in (0.0, most / 2, most)),
         chance=_y(1 / classes),
     )

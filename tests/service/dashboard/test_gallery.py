@@ -167,12 +167,12 @@ def test_accuracy_is_charted_over_the_share_of_the_budget_for_all_releases_of_a_
         html = site.client().get(address).text
         dots = re.findall(r'class="dot" cx="([\d.]+)"[^>]*><title>ε ([\d.]+)', html)
         assert len(dots) == 2
-        assert_shown(html, "cheaper", "unmeasured", 'data-label="Share of the budget"')
+        assert_shown(html, "cheaper", "unmeasured", 'data-label="Budget"')
         assert "foreign" not in html
     rows = re.findall(r"<tr role=\"row\"><th scope=\"row\".*?</tr>", html)
     (row,) = [each for each in rows if f"/releases/{cheap}" in each]
     cost, capacity = site.hold_of(site.row(Release, cheap).job_id).captured_nano, site.balance(stock.account)
-    share = float(re.search(r'data-label="Share of the budget" class="n">([\d.]+)%', row)[1])
+    share = float(re.search(r'data-label="Budget" class="n">([\d.]+)%', row)[1])
     assert share == pytest.approx(100 * cost / capacity.capacity_nano, abs=0.1)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser import PATIENCE_MS, WINDOWS, a_page, barriers, chromium, in_chromium, served
+from tests.browser import PATIENCE_MS, WINDOWS, a_page, barriers, chromium, in_chromium, served, sign_in
 
 pytestmark = in_chromium
 
@@ -111,3 +111,19 @@ def test_releases_are_compared_on_a_phone(site, stock, live, browser):
             assert box["x"] >= 0
             assert box["x"] + box["width"] <= 390
     assert said == []
+
+
+def test_every_box_to_tick_is_small_and_beside_its_label(site, stock, live, browser):
+    with a_page(browser, base_url=live) as (page, _):
+        sign_in(page, site.key("admin"))
+        seen = 0
+        for address in ("/releases", f"/releases/{stock.release}/share", f"/datasets/{stock.dataset}", "/datasets/new"):
+            page.goto(address)
+            for box in page.locator("input[type=checkbox]:visible").all():
+                name = box.get_attribute("id")
+                at, label = (page.locator(each).bounding_box() for each in (f"#{name}", f"label[for={name}]"))
+                assert at["height"] <= 24, (address, name)
+                assert abs(at["y"] - label["y"]) < 12, (address, name)
+                assert abs(label["x"] - at["x"]) < 40, (address, name)
+                seen += 1
+        assert seen >= 3

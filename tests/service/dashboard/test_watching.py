@@ -98,13 +98,15 @@ def test_an_unknown_address_is_a_page_for_browsers_alone(site, address, status):
 
 def test_a_chart_has_a_dot_for_each_measured_training():
     chart = accuracy_chart([Point(1.0, 0.5, 1.0), Point(2.0, 1.0, 2.0, is_best=True)], classes=4)
-    (x_one, y_one, one), (x_two, y_two, two) = chart.dots
+    (x_one, y_one, one, _), (x_two, y_two, two, _) = chart.dots
     assert (one.is_best, two.is_best) == (False, True)
     assert x_two - chart.left == pytest.approx(2 * (x_one - chart.left), abs=0.2)
     assert chart.bottom - y_two == pytest.approx(2 * (chart.bottom - y_one), abs=0.2)
     assert chart.bottom - chart.chance == pytest.approx((chart.bottom - y_two) / 4, abs=0.2)
     assert replace(chart).percents[0] == (0, chart.bottom)
     assert accuracy_chart([], classes=4) is None
+    crowded = accuracy_chart([Point(cost, 0.5, cost) for cost in (1.0, 1.1, 3.0)], classes=4)
+    assert [has_room for *_, has_room in crowded.dots] == [True, False, True]
 
 
 def test_the_reference_is_served_from_here_alone(site):
