@@ -33,8 +33,9 @@ _COLUMNS = (
 _OF_CARD = ("epsilon", "delta", "unit", "recipe")
 _ACCURACIES = ("accuracy", "balanced_accuracy", "accuracy_by_class")
 RELEASES = select(*[getattr(Release, name) for name in _COLUMNS])
-_ON_PAGES = RELEASES.add_columns(Dataset.name.label("dataset_name")).join(Release.dataset)
-_WITH_HOLDS = _ON_PAGES.add_columns(Job.hold_id).join(Release.job)
+_ON_PAGES = (
+    RELEASES.add_columns(Dataset.name.label("dataset_name"), Job.hold_id).join(Release.dataset).join(Release.job)
+)
 
 
 def dataset_record(row: Dataset) -> DatasetRecord:
@@ -95,8 +96,7 @@ def views(
 
     Show costs only for releases of the caller's own project.
     """
-    columns = _WITH_HOLDS if with_costs else _ON_PAGES
-    rows, last = newest(session, Release, *narrowed, limit=limit, before=before, columns=columns)
+    rows, last = newest(session, Release, *narrowed, limit=limit, before=before, columns=_ON_PAGES)
     paid, shown = payments_of(session, rows) if with_costs else None, []
     for release, row in zip(records(session, rows), rows, strict=True):
         name = row.dataset_name if is_own(session, release.project_id) else None
