@@ -17,7 +17,7 @@ from service.api.deps import Running
 from service.dashboard.access import Reader, find_viewer
 from service.dashboard.forms import STATES, Filtered, read_declaration
 from service.dashboard.pages import PageRoute, page
-from service.dashboard.releases import tradeoff_chart, trained_on
+from service.dashboard.releases import tradeoff
 from service.datasets import deletion, reading, receiving, states, vault
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
@@ -94,10 +94,9 @@ def dataset(request: Request, service: Running, dataset_id: str) -> HTMLResponse
             "needing": deletion.jobs_needing(session, dataset_id),
             "formats": FORMATS,
             "upload_max": service.settings.upload_bytes_max,
-            "trained": trained_on(session, dataset_id),
         }
-    chart = tradeoff_chart(values["trained"], len(values["dataset"].classes))
-    return page(request, "dataset.html", **values, chart=chart)
+        values |= tradeoff(session, values["dataset"])
+    return page(request, "dataset.html", **values)
 
 
 def _read_fields(blocks: Iterator[bytes]) -> tuple[dict[str, str], int, Iterator[bytes]]:

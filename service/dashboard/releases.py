@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -12,13 +11,13 @@ from fastapi.responses import HTMLResponse
 from sqlalchemy.orm import Session
 
 from obscura.wire import formats
-from obscura.wire.schemas import Identifier
+from obscura.wire.schemas import DatasetRecord, Identifier
 from obscura.wire.words import ReleaseKind
 from service import gallery, jobs, reports
 from service.api.deps import Running
 from service.api.routes import releases as api
 from service.dashboard.access import find_viewer
-from service.dashboard.charts import AccuracyChart, Point, accuracy_chart
+from service.dashboard.charts import Point, accuracy_chart
 from service.dashboard.forms import Filtered
 from service.dashboard.pages import PageRoute, page
 from service.db.job_tables import Release
@@ -149,8 +148,7 @@ def release(
         values: dict[str, Any] = {"view": view, "tab": tab, "tabs": tabs, "project": project, "place": place}
         match tab:
             case "usefulness":
-                trained = trained_on(session, view.dataset.id) if view.payer else []
-                values |= {"trained": trained, "chart": tradeoff_chart(trained, classes, release_id)}
+                values |= tradeoff(session, view.dataset, release_id) if view.payer else {"trained": []}
                 values["evaluations"] = views.evaluations(session, release_id)
                 values["public"] = views.evaluable_like(session, view.dataset)
             case "use":
@@ -160,7 +158,7 @@ def release(
                 names = admins.project_names(session).items()
                 values["projects"] = {id: name for id, name in names if id != view.release.project_id}
     present = {*service.storage.list(key_of(release_id))}
-    present |= set(formats.MADE if "generator.json" in present else ())
+    present |= {*formats.MADE} if "generator.json" in present else set()
     if tab == "images" and formats.IMAGES_FILE in present:
         values["stored"] = stored = gallery.open_gallery(service.storage, release_id)
         if place.label is not None and place.label >= classes:
@@ -178,19 +176,17 @@ def release(
     )
 
 
-def trained_on(session: Session, dataset_id: str) -> list[views.ReleaseView]:
-    """Return the newest releases of a dataset of the caller's project, with their costs."""
-    return views.views(session, Release.dataset_id == dataset_id, limit=ROWS_MAX, with_costs=True)[0]
-
-
-def tradeoff_chart(trained: Sequence[views.ReleaseView], classes: int, marked: str = "") -> AccuracyChart | None:
-    """Return the chart of a dataset's measured releases: accuracy by share of the budget, in percent."""
+def tradeoff(session: Session, dataset: DatasetRecord, marked: str = "") -> dict[str, Any]:
+    """Return template values: the newest releases of a dataset of the caller's project, and the chart of their
+    accuracies by share of the budget in percent. `marked` is the id of the page's own release.
+    """
+    trained, _ = views.views(session, Release.dataset_id == dataset.id, limit=ROWS_MAX, with_costs=True)
     points = [
         Point(100 * one.used_fraction, accuracy, one.release.epsilon, one.release.id == marked)
         for one in trained
         if one.used_fraction is not None and (accuracy := one.release.compared_by) is not None
     ]
-    return accuracy_chart(points, classes)
+    return {"trained": trained, "chart": accuracy_chart(points, len(dataset.classes))}
 
 
 def _attached(response: Response, name: str) -> Response:

@@ -308,15 +308,13 @@ def draw_grid(images: npt.ArrayLike, classes: Sequence[str]) -> bytes:
 
 
 def draw_tiles(images: npt.NDArray[np.uint8]) -> bytes:
-    """Return an overview of synthetic images (n, h, w, c) as PNG: rows of TILES images, with transparent gaps."""
-    height, width = images.shape[1:3]
+    """Return TILES x TILES synthetic images (n, h, w, c) as PNG, with transparent gaps."""
+    _, height, width, _ = images.shape
     gap = max(1, height // 14)
-    rows = math.ceil(len(images) / TILES)
-    sheet = np.zeros((rows * (height + gap) - gap, TILES * (width + gap) - gap, 4), dtype=np.uint8)
-    for number, image in enumerate(images):
-        top, left = (part * (side + gap) for part, side in zip(divmod(number, TILES), (height, width), strict=True))
-        sheet[top : top + height, left : left + width, :3] = image
-        sheet[top : top + height, left : left + width, 3] = 255
+    tiles = np.zeros((TILES, TILES, height + gap, width + gap, 4), dtype=np.uint8)
+    tiles[:, :, :height, :width, :3] = images.reshape(TILES, TILES, height, width, -1)
+    tiles[:, :, :height, :width, 3] = 255
+    sheet = np.concatenate(np.concatenate(tiles, axis=1), axis=1)[:-gap, :-gap]
     buffer = io.BytesIO()
     Image.fromarray(sheet).save(buffer, format="PNG")
     return buffer.getvalue()

@@ -29,7 +29,6 @@ from service.views import with_job
 router = APIRouter(prefix="/v1/releases", tags=["releases"], route_class=answers.ApiRoute)
 FileName = Annotated[str, Path(max_length=64, description="Name of the file.")]
 ImageNumber = Annotated[int, Path(ge=0, lt=2**31, description="Number of the image; the first is 0.")]
-IMMUTABLE = "private, max-age=31536000, immutable"
 _OF_GENERATORS = ("report.html", "report.json", "grid.png", "tiles.png", formats.IMAGES_FILE)
 # A report is self-contained: inline styles and images, no script, no external resource.
 REPORT_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'"
@@ -108,7 +107,7 @@ def read_image(service: Running, request: Request, release_id: ReleaseId, number
     _require_generator(service, release_id, formats.IMAGES_FILE)
     content = gallery.open_gallery(service.storage, release_id).read(number)
     response = answers.with_etag(request, Response(content, media_type="image/png"))
-    response.headers["Cache-Control"] = IMMUTABLE
+    response.headers["Cache-Control"] = "private, max-age=31536000, immutable"
     return response
 
 

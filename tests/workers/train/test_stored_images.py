@@ -55,14 +55,14 @@ def test_a_release_stores_the_images_of_its_report(workshop):
 
 
 def test_tiles_are_laid_out_in_rows_with_transparent_gaps():
-    images = np.full((4, 14, 28, 3), 200, np.uint8) + np.arange(4, dtype=np.uint8)[:, None, None, None]
+    images = np.full((9, 14, 28, 3), 200, np.uint8) + np.arange(9, dtype=np.uint8)[:, None, None, None]
     with Image.open(io.BytesIO(draw_tiles(images))) as sheet:
         pixels = np.asarray(sheet)
-    assert pixels.shape == (14 + 1 + 14, 28 + 1 + 28 + 1 + 28, 4)
-    assert (pixels[:14, :28, 0] == 200).all()
-    assert (pixels[15:, :28, 0] == 203).all()
-    assert (pixels[:14, 28, 3] == 0).all()
-    assert (pixels[15:, 29:, 3] == 0).all()
-    grey = draw_tiles(images[:1, :, :, :1])
-    with Image.open(io.BytesIO(grey)) as sheet:
-        assert sheet.getpixel((0, 0)) == (200, 200, 200, 255)
+    assert pixels.shape == (3 * 14 + 2, 3 * 28 + 2, 4)
+    for number in range(9):
+        top, left = (15 * (number // 3), 29 * (number % 3))
+        assert (pixels[top : top + 14, left : left + 28] == [*[200 + number] * 3, 255]).all()
+    assert (pixels[14, :, 3] == 0).all()
+    assert (pixels[:, 28, 3] == 0).all()
+    with Image.open(io.BytesIO(draw_tiles(images[..., :1]))) as grey:
+        assert grey.getpixel((0, 0)) == (200, 200, 200, 255)
