@@ -25,12 +25,13 @@ from service.db.session import transaction
 from service.errors import InvalidInput, NotFound
 from service.identity import projects
 from service.storage.interface import key_of
-from service.views import ROWS_MAX, admins, sweeps
+from service.views import admins, sweeps
 from service.views import releases as views
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 RELEASES_A_PAGE = 30
 COMPARED_MAX = 4  # side by side
+CHARTED_MAX = 100  # newest releases of a dataset, so that its page stays small
 CLASSES_A_PAGE = 24  # of a gallery
 TILES_A_PAGE = 120  # of a gallery, or TILES_OF_CLASS_MIN for each class
 TILES_OF_CLASS_MIN = 12
@@ -180,7 +181,7 @@ def tradeoff(session: Session, dataset: DatasetRecord, marked: str = "") -> dict
     """Return template values: the newest releases of a dataset of the caller's project, and the chart of their
     accuracies by share of the budget in percent. `marked` is the id of the page's own release.
     """
-    trained, _ = views.views(session, Release.dataset_id == dataset.id, limit=ROWS_MAX, with_costs=True)
+    trained, _ = views.views(session, Release.dataset_id == dataset.id, limit=CHARTED_MAX, with_costs=True)
     points = [
         Point(100 * one.used_fraction, accuracy, one.release.epsilon, one.release.id == marked)
         for one in trained
