@@ -74,6 +74,7 @@ EXAMPLES: dict[str, Any] = {
     "limit": 50,
     "limit_epsilon": 3.0,
     "name": "patients",
+    "number": 0,
     "StageFacts.name": "votes",
     "file_name": "generator.safetensors",
     "noise_multiplier": 100.0,

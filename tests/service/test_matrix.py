@@ -53,9 +53,12 @@ SHARED |= {
     f"GET {place}{part}": 200
     for place, parts in {
         "/v1/releases/{release_id}": (
-            *("", "/card", "/grid.png", "/files/{name}", "/evaluations", "/report.html", "/report.json", "/shares"),
+            *("", "/card", "/grid.png", "/images/{number}.png", "/files/{name}"),
+            *("/evaluations", "/report.html", "/report.json", "/shares"),
         ),
-        "/releases/{release_id}": ("", "/grid.png", "/files/{name}", "/report"),
+        "/releases/{release_id}": (
+            *("", "/{tab}", "/tiles.png", "/grid.png", "/images/{number}.png", "/files/{name}", "/report"),
+        ),
         "/v1/samples/{sample_id}": ("", "/content"),
         "/samples/{sample_id}": ("/content",),
     }.items()

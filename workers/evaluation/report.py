@@ -26,6 +26,7 @@ from privacy.accounting.filter import attacker_certainty_max, open_filter
 from privacy.plans.moments import VISIBLE
 
 SAMPLES_PER_CLASS: Final = 10
+TILES: Final = 3  # in each row and column of the overview of a release
 # The odds table of the report; the account's limit is added as a row.
 EPSILON_EXAMPLES: Final = (0.5, 1.0, 2.0, 3.0, 8.0)
 UNIT_KEYS: Final = {
@@ -303,4 +304,17 @@ def draw_grid(images: npt.ArrayLike, classes: Sequence[str]) -> bytes:
         draw.text((left - LABEL_GAP_PIXELS, top + row.height / 2), label, fill=INK, font=font, anchor="rm")
     buffer = io.BytesIO()
     sheet.save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def draw_tiles(images: npt.NDArray[np.uint8]) -> bytes:
+    """Return TILES x TILES synthetic images (n, h, w, c) as PNG, with transparent gaps."""
+    _, height, width, _ = images.shape
+    gap = max(1, height // 14)
+    tiles = np.zeros((TILES, TILES, height + gap, width + gap, 4), dtype=np.uint8)
+    tiles[:, :, :height, :width, :3] = images.reshape(TILES, TILES, height, width, -1)
+    tiles[:, :, :height, :width, 3] = 255
+    sheet = np.concatenate(np.concatenate(tiles, axis=1), axis=1)[:-gap, :-gap]
+    buffer = io.BytesIO()
+    Image.fromarray(sheet).save(buffer, format="PNG")
     return buffer.getvalue()

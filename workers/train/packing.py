@@ -94,9 +94,13 @@ def write_sample(
     file: SampleFile,
     progress: Progress = lambda **_: None,
 ) -> None:
+    pack(path, draw(generator, request, progress, STAGE), request, file)
+
+
+def pack(path: Path, drawn: _Drawn, request: SampleRequest, file: SampleFile) -> None:
+    """Write images that were generated for a request."""
     readme = dataset_card(request, file).encode()
     card = (json.dumps(file.card, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
-    drawn = draw(generator, request, progress, STAGE)
     if file.format is SampleFormat.WEBDATASET:
         with tar_archive(path) as tar:
             tar.add(f"__{_README}__", readme)

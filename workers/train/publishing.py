@@ -21,7 +21,8 @@ import numpy as np
 import torch
 
 from models.released import load_released
-from obscura.wire.formats import CARD_FILE
+from obscura.wire.formats import CARD_FILE, IMAGES_FILE
+from obscura.wire.words import SampleFormat
 from privacy.accounting.certificate import build_certificate
 from privacy.accounting.events import Event
 from privacy.plans.options import ClassFractionsConfig
@@ -35,13 +36,15 @@ from workers.recipes.interface import Piece, Progress
 from workers.train.drawing import SampleRequest, draw, drawing_work
 from workers.train.inputs import charged_by_stage
 from workers.train.orders import Context, Training
+from workers.train.packing import SampleFile, pack
 
 RELEASE_FILE = "release.json"  # content of the release's row, so that another attempt can publish this artifact
-GRID_FILE = "grid.png"
+GRID_FILE, TILES_FILE = "grid.png", "tiles.png"
 _GRID_PER_CLASS = 10
 _REPORT_PER_CLASS = 200  # as many as the report's distances need
 _REPORT_IMAGES_MAX = 20_000
 _REPORT_SECONDS = 10.0
+_STORED_MAX = 2000  # images, or as many as the grid has
 _PICTURE_SEED = 0
 
 
@@ -116,7 +119,7 @@ def _show_generator(
     release: report.ReleaseFacts,
     progress: Progress,
 ) -> None:
-    """Write grid and report of a generator, within seconds; slower measurements belong to evaluations.
+    """Write images, grid and report of a generator, within seconds; slower measurements belong to evaluations.
 
     A slow generator must not delay its release. So draw the grid's images, and further images while time is left.
     """
@@ -134,6 +137,11 @@ def _show_generator(
     by_class = np.argsort(labels[:least], kind="stable")
     sheet = report.draw_grid(images[:least][by_class].transpose(0, 3, 1, 2) / 255.0, classes)  # of (n, c, h, w)
     (directory / GRID_FILE).write_bytes(sheet)
+    (directory / TILES_FILE).write_bytes(report.draw_tiles(images[: report.TILES**2]))
+    stored = slice(min(drawn, max(least, _STORED_MAX)))
+    file = SampleFile(SampleFormat.IMAGEFOLDER, release.name, card)
+    request = replace(request, count=len(images[stored]))
+    pack(directory / IMAGES_FILE, iter([(images[stored], labels[stored])]), request, file)
     on_gpu = context.device.type == "cuda"
     technical = {
         "obscura": version("obscura-images"),

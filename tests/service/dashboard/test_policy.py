@@ -146,7 +146,8 @@ def test_a_sweep_over_epsilon_names_each_trial_by_it_and_links_its_release(site,
     for address in (f"/sweeps/{sweep_id}", f"/sweeps/{sweep_id}/part"):
         shown = site.client().get(address).text
         assert re.findall(r'<a href="/jobs/\w+">([^<]+)</a>', shown) == ["ε 0.1", "ε 0.2", "ε 0.3"]
-        assert re.findall(r'<a href="/releases/(\w+)">Open', shown) == [release]
+        thumbs = r'<a class="thumb" href="/releases/(\w+)"><img src="/releases/\1/tiles.png"'
+        assert re.findall(thumbs, shown) == [release]
 
 
 def test_a_dataset_is_deleted_with_the_trainings_that_need_it(site, stock, uploader):
