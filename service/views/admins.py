@@ -12,11 +12,22 @@ from obscura.wire import admin_schemas as wire
 from obscura.wire.schemas import record_of
 from obscura.wire.words import DecisionAction, DecisionState
 from service import quotas
-from service.db.access_tables import EVERY_PROJECT, ApiKey, AuditEvent, Decision, Person, Project, Webhook
+from service.db.access_tables import (
+    EVERY_PROJECT,
+    Admin,
+    ApiKey,
+    AuditEvent,
+    Decision,
+    Invitation,
+    Person,
+    Project,
+    Webhook,
+)
 from service.errors import NotFound
 from service.identity import admins, projects
 from service.identity.access import visible
 from service.identity.decisions import REQUEST_LIFETIME, pending_first, state_at
+from service.identity.invitations import state_of
 from service.webhooks.delivering import states_of
 
 RAISES_MAX = 8
@@ -83,6 +94,23 @@ def keys(session: Session, rows: Sequence[ApiKey]) -> list[wire.KeyRecord]:
         name = names.get(row.person_id or "", maker and maker.name)
         shown.append(record_of(wire.KeyRecord, row, created_by_admin=maker and maker.id, created_by_name=name))
     return shown
+
+
+def invitations(session: Session, rows: Sequence[Invitation], now: datetime) -> list[wire.InvitationRecord]:
+    """Return invitations, without secrets, with the names of the inviting admins."""
+    inviting = select(ApiKey.id, Admin.name).join(Admin, Admin.id == ApiKey.admin_id)
+    inviting = inviting.where(ApiKey.id.in_({row.created_by for row in rows}))
+    names = {key.id: key.name for key in session.execute(inviting)}
+    return [
+        record_of(
+            wire.InvitationRecord,
+            row,
+            created_by_name=names.get(row.created_by),
+            state=state_of(row, now),
+            introduction=None if row.key_hash is None else f"{row.key_id}:{row.key_hash}",
+        )
+        for row in rows
+    ]
 
 
 def webhooks(session: Session, rows: Sequence[Webhook], now: datetime) -> list[wire.WebhookRecord]:
