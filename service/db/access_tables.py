@@ -210,7 +210,9 @@ class Invitation(Entity):
 
     __tablename__ = "invitations"
     __table_args__ = (
-        CheckConstraint("(used_at IS NULL) = (name IS NULL) AND (used_at IS NULL) = (key_id IS NULL)", "used_names_key"),
+        CheckConstraint(
+            "(used_at IS NULL) = (name IS NULL) AND (used_at IS NULL) = (key_id IS NULL)", "used_names_key"
+        ),
         CheckConstraint("project_id IS NOT NULL OR role = 'admin'", "of_a_project"),
     )
 

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from sqlalchemy import BindParameter, ColumnElement, Select, bindparam, delete, exists, func, not_, select, update
 from sqlalchemy.exc import SQLAlchemyError
@@ -313,7 +314,7 @@ def view_project(session: Session, by: Principal, project_id: str, *, now: datet
     away. It does not expire before the admin's key, because that would end the keys and webhooks created with it.
     """
     by.require_installation()
-    facts = {"created_by": by.id, "admin_id": by.admin_id, "project_id": project_id, "name": VIEW_NAME}
+    facts: dict[str, Any] = {"created_by": by.id, "admin_id": by.admin_id, "project_id": project_id, "name": VIEW_NAME}
     key = session.scalar(select(ApiKey).where(is_usable(now)).filter_by(**facts).limit(1))
     if key is None:
         key, _token = create_key(session, scopes=[Scope.ADMIN], now=now, **facts)

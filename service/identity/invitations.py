@@ -34,7 +34,9 @@ DECIDING = (ADMIN, "owner")
 _OVER = "This invitation was used or revoked, or has expired. Ask the person who invited you for a new link."
 
 
-def invite(session: Session, by: Principal, *, role: str, project_id: str | None, now: datetime) -> tuple[Invitation, str]:
+def invite(
+    session: Session, by: Principal, *, role: str, project_id: str | None, now: datetime
+) -> tuple[Invitation, str]:
     """Create an invitation, with at most the permissions of the inviting admin; return it with the link's secret.
 
     Args:

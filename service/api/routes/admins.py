@@ -176,7 +176,7 @@ def revoke_key(
         return wire.RevokedKeyRecord(**dict(views.keys(session, [key])[0]), others_revoked=others)
 
 
-@router.post("/invitations", status_code=201, tags=["keys"], summary="Invite a person")
+@router.post("/invitations", status_code=201, summary="Invite a person")
 def invite(
     service: Running, request: Request, response: Response, admin: Admin, body: wire.InvitationRequest
 ) -> wire.NewInvitationRecord:
@@ -195,13 +195,13 @@ def invite(
     return wire.NewInvitationRecord(**dict(record), link=link)
 
 
-@router.get("/invitations", dependencies=[ADMIN], tags=["keys"], summary="List invitations")
+@router.get("/invitations", dependencies=[ADMIN], summary="List invitations")
 def list_invitations(service: Running, page: Paging) -> Page[wire.InvitationRecord]:
     """List invitations, newest first, including used, revoked and expired invitations."""
     return newest_page(service, page, Invitation, partial(views.invitations, now=service.clock()))
 
 
-@router.post("/invitations/{invitation_id}/revoke", dependencies=[ADMIN], tags=["keys"], summary="Revoke an invitation")
+@router.post("/invitations/{invitation_id}/revoke", dependencies=[ADMIN], summary="Revoke an invitation")
 def revoke_invitation(
     service: Running, invitation_id: Annotated[Identifier, Path(description="The invitation.")]
 ) -> wire.InvitationRecord:

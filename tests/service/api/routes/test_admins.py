@@ -153,9 +153,9 @@ def test_two_owners_remove_a_third(fresh, house):
 
 def test_the_page_of_admins_shows_an_owner_the_own_project(fresh, house):
     house.own("carol", by="alice")
-    shown = fresh.browser(fresh.tokens["carol"]).get("/admins")
+    shown = fresh.browser(fresh.tokens["carol"]).get("/settings/members")
     assert (shown.status_code, "carol" in shown.text, "bob" in shown.text) == (200, True, False)
-    assert "Owner of heart" in fresh.browser(fresh.tokens["alice"]).get("/admins").text
+    assert "Owner of heart" in fresh.browser(fresh.tokens["alice"]).get("/settings/members").text
 
 
 def test_an_admin_of_the_installation_sets_quotas_and_members_see_them(served):
@@ -212,18 +212,18 @@ def test_the_page_shows_what_is_taken_and_sets_quotas(served):
     owner = served.member(heart, "owner")
     admin = served.browser(served.tokens["admin"])
     owner.send("webhooks", {"url": "https://hooks.example.org/of-heart"}, status=201)
-    shown = admin.get("/projects").text
+    shown = admin.get("/settings/projects").text
     assert "heart" in shown
     assert f'data-call="POST /v1/projects/{heart}/quota"' in shown
     served.send(f"projects/{heart}/quota", {"jobs_max": 7})
-    seen = served.browser(owner.tokens["admin"]).get("/projects").text
+    seen = served.browser(owner.tokens["admin"]).get("/settings/projects").text
     assert "of 7" in seen
     assert "Set the quota" not in seen
     assert "default" not in seen
     assert "of-heart" in seen
     assert "whsec_" not in seen
     reader = served.member(heart, "analyst")
-    assert "of-heart" not in served.browser(reader.tokens["admin"]).get("/projects").text
+    assert "of-heart" not in served.browser(reader.tokens["admin"]).get("/settings/projects").text
 
 
 # --- webhooks ---------------------------------------------------------------------------------------------------------
