@@ -54,6 +54,13 @@ class Viewer:
         """Return whether the key has a scope; admins have all."""
         return self.principal is not None and covers(self.principal.scopes, Scope(scope))
 
+    def offers(self, scope: str) -> bool:
+        """Return whether pages offer an action: to callers with the scope, and to readers who can still sign in.
+
+        An admin of the installation cannot use data of several projects without viewing one of them.
+        """
+        return self.principal is None or (self.may(scope) and not self.hidden_projects)
+
     def signed_in(self) -> Principal:
         """Return the signed-in caller; raise SignInNeeded if there is none."""
         if self.principal is None:
