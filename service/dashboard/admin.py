@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.responses import HTMLResponse
 from sqlalchemy import select
 
 from obscura.wire.admin_schemas import AdminRecord
@@ -18,7 +18,6 @@ from service.dashboard.pages import PageRoute, page
 from service.dashboard.sign_in import DAYS
 from service.db.access_tables import ApiKey, Delivery, Invitation, Project, Webhook
 from service.db.session import transaction
-from service.errors import Forbidden
 from service.identity import admins, decisions, invitations, people, projects
 from service.identity.access import Scope, visible
 from service.identity.auth import is_usable
@@ -32,14 +31,6 @@ SHOWN_MAX = 100  # projects or events
 KEYS_SHOWN_MAX = 40
 INVITATIONS_SHOWN_MAX = 50
 DELIVERIES_SHOWN_MAX = 10  # of each webhook
-
-
-@router.get("/settings")
-def show_settings(viewer: Reader) -> RedirectResponse:
-    """Open the first page of the settings that the viewer may use."""
-    if not viewer.settings:
-        raise Forbidden("Only admins can change settings. Your own key is on the page *You*.")
-    return RedirectResponse(viewer.settings[0][0], status_code=303)
 
 
 @router.get("/settings/members")

@@ -46,7 +46,7 @@ OF_INSTALLATION = {f"POST /v1/{place}" for place in ("accounts", "projects", "pr
 OF_INSTALLATION |= {"GET /v1/ledger"}
 # Not for an admin, where there are several.
 OF_PROJECTS = {"POST /v1/accounts/{account_id}/withdrawals", "POST /v1/datasets"}
-PAGES = {f"GET /settings{page}": "admin" for page in ("", "/members", "/keys", "/webhooks")}
+PAGES = {f"GET /settings/{page}": "admin" for page in ("members", "keys", "webhooks")}
 PAGES |= {"GET /settings/audit": "audit", "POST /datasets/new": "data", "POST /view": "installation"}
 PAGES |= {f"POST /you/keys/{{key_id}}/{act}": "read" for act in ("rotate", "revoke")}  # their own, at least
 HIDDEN_FROM_ADMINS = {f"{{{noun}_id}}" for noun in ("dataset", "job", "sweep", "release", "sample", "preview", "made")}

@@ -28,8 +28,8 @@ def test_admins_admit_and_remove_each_other_from_browsers(site):
     alice, bob, reader = site.signed_in("admin"), site.signed_in("admin"), site.signed_in("read")
     assert reader.get("/settings/members").status_code == 403
     assert site.client().get("/settings/members").status_code == 303, "names are not for everybody on this machine"
-    assert 'href="/settings"' in alice.get("/").text
-    assert 'href="/settings"' not in reader.get("/").text
+    assert 'href="/settings/members"' in alice.get("/").text
+    assert 'href="/settings/members"' not in reader.get("/").text
     introduction = introduce()[1]
     facts = {"name": "Carol <c>", "introduction": introduction, "reason": "a third"}
     assert submit(alice, "/settings/members", "POST /v1/admins", **facts).status_code == 201
