@@ -5,8 +5,6 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.metadata import version
@@ -132,7 +130,8 @@ def use_link(request: Request, service: Running, secret: str) -> Response:
 @router.get("/invitations/{secret}")
 def show_invitation(request: Request, service: Running, secret: str) -> HTMLResponse:
     """Show the form that accepts an invitation. Mail programs open links, so this changes nothing."""
-    with _limiting_links(request, service), transaction(service.factory, read_only=True) as session:
+    service.rates.pass_address(request)
+    with transaction(service.factory, read_only=True) as session:
         invitation, inviting = invitations.find_open(session, secret, now=service.clock())
         named = projects.names(session, {invitation.project_id, inviting.admin_id})
         several = session.scalar(select(ONE_PROJECT)) is False
@@ -151,23 +150,17 @@ def accept_invitation(request: Request, service: Running, form: Form, secret: st
     """Accept an invitation once: create the person's key, show it, and sign the browser in."""
     facts = {"name": form.get("name", "").strip(), "introduction": form.get("introduction", "")}
     valid = timedelta(days=_choice(form, "days", DAYS))
-    with _limiting_links(request, service), transaction(service.factory) as session:
-        invitation, token = invitations.accept(session, secret, **facts, valid=valid, now=service.clock())
-    response = page(request, "invitation.html", status_code=201, invitation=invitation, token=token)
-    return _begin(request, service, str(invitation.key_id), response) if token else response
-
-
-@contextmanager
-def _limiting_links(request: Request, service: Service) -> Iterator[None]:
-    """Limit requests by address, and more strictly if their links are not open. A valid link always works."""
     service.rates.pass_address(request)
     try:
-        yield
+        with transaction(service.factory) as session:
+            invitation, token = invitations.accept(session, secret, **facts, valid=valid, now=service.clock())
     except NotFound as error:
-        wait_seconds = service.wrong_keys.count(client_address(request), "")
+        wait_seconds = service.wrong_keys.count(client_address(request), "invitation")
         if wait_seconds > 0:
             raise TooManyWrongKeys(error.message, wait_seconds) from None
         raise
+    response = page(request, "invitation.html", status_code=201, invitation=invitation, token=token)
+    return _begin(request, service, str(invitation.key_id), response) if token else response
 
 
 @router.post("/view")

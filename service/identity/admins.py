@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from obscura.private_files import replace_file
 from obscura.wire.ids import introduce
 from obscura.wire.words import Admission, DecisionAction, DecisionState
-from service.db.access_tables import Admin, ApiKey, Decision, Person, Project
+from service.db.access_tables import Admin, ApiKey, Decision, Invitation, Person, Project
 from service.db.base import new_id
 from service.errors import Conflict, InvalidInput, require_name, short_reason
 from service.identity.access import Scope, find, visible
@@ -192,8 +192,8 @@ def admins(session: Session) -> Sequence[Admin]:
     return session.scalars(visible(session, Admin).order_by(Admin.admitted_at, Admin.id).limit(ADMINS_MAX)).all()
 
 
-def makers(session: Session, keys: Sequence[ApiKey]) -> dict[str, Admin]:
-    """Return the admin who created each key, by key id. Keys created on the machine are omitted."""
+def makers(session: Session, keys: Sequence[ApiKey | Invitation]) -> dict[str, Admin]:
+    """Return the admin who created each key or invitation, by its id. Keys created on the machine are omitted."""
     creators = {key.id: key.created_by or key.id for key in keys}
     people = select(ApiKey.id, Admin).join(Admin, Admin.id == ApiKey.admin_id)
     found = {row.id: row.Admin for row in session.execute(people.where(ApiKey.id.in_(creators.values())))}

@@ -12,17 +12,7 @@ from obscura.wire import admin_schemas as wire
 from obscura.wire.schemas import record_of
 from obscura.wire.words import DecisionAction, DecisionState
 from service import quotas
-from service.db.access_tables import (
-    EVERY_PROJECT,
-    Admin,
-    ApiKey,
-    AuditEvent,
-    Decision,
-    Invitation,
-    Person,
-    Project,
-    Webhook,
-)
+from service.db.access_tables import EVERY_PROJECT, ApiKey, AuditEvent, Decision, Invitation, Person, Project, Webhook
 from service.errors import NotFound
 from service.identity import admins, projects
 from service.identity.access import visible
@@ -98,14 +88,12 @@ def keys(session: Session, rows: Sequence[ApiKey]) -> list[wire.KeyRecord]:
 
 def invitations(session: Session, rows: Sequence[Invitation], now: datetime) -> list[wire.InvitationRecord]:
     """Return invitations, without secrets, with the names of the inviting admins."""
-    inviting = select(ApiKey.id, Admin.name).join(Admin, Admin.id == ApiKey.admin_id)
-    inviting = inviting.where(ApiKey.id.in_({row.created_by for row in rows}))
-    names = {key.id: key.name for key in session.execute(inviting)}
+    inviting = admins.makers(session, rows)
     return [
         record_of(
             wire.InvitationRecord,
             row,
-            created_by_name=names.get(row.created_by),
+            created_by_name=inviting[row.id].name if row.id in inviting else None,
             state=state_of(row, now),
             introduction=None if row.key_hash is None else f"{row.key_id}:{row.key_hash}",
         )

@@ -205,9 +205,9 @@ def message(cookie: str, method: str, path: str, ids: Mapping[str, str]) -> tupl
 
 def without_ids(text: str, place: str, ids: Mapping[str, str]) -> str:
     """Return an answer's text without what was asked for and what is random."""
+    text = re.sub(r'name="project" value="prj_\w+"', "a project", text)  # an admin can view them from every page
     for known in sorted({*ids.values(), *place.split("?")}, key=len, reverse=True):
         text = text.replace(known, "ID") if len(known) > 8 else text
-    text = re.sub(r'name="project" value="prj_\w+"', "a project", text)  # an admin can view them from every page
     return re.sub(r"[0-9a-f]{32,64}", "RANDOM", text)
 
 
