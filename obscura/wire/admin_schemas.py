@@ -147,11 +147,9 @@ class InvitationRecord(DatedRecord):
 
     role: str = Field(description="The role that the link gives.")
     project_id: str | None = Field(description="The project of the role; null for an admin of the installation.")
-    created_by: str = Field(description="Id of the key that created it.")
     created_by_name: str | None = Field(description="Name of the inviting admin.")
     state: str = Field(description="`open`, `accepted`, `revoked` or `expired`.")
     expires_at: Minute = Field(description="When the link expires.")
-    used_at: Minute | None = Field(description="When the link was used; null if it was not.")
     name: str | None = Field(description="Name of the person who used the link.")
     key_id: str | None = Field(description="The person's key; for a future admin or owner, the key they introduced.")
     introduction: str | None = Field(description="For a future admin or owner: the introduction of their token.")

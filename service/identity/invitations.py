@@ -58,15 +58,8 @@ def invite(
     if (session.scalar(select(func.count(Invitation.id)).where(same, *unused)) or 0) >= OPEN_MAX:
         raise Conflict(f"There are {OPEN_MAX} unused invitations, which is the limit. Revoke one first.")
     secret = secrets.token_urlsafe(32)
-    invitation = Invitation(
-        id=new_id("inv"),
-        secret_sha256=digest_token(secret),
-        role=role,
-        project_id=project_id,
-        created_by=by.id,
-        created_at=now,
-        expires_at=now + LIFETIME,
-    )
+    facts = {"role": role, "project_id": project_id, "created_by": by.id, "created_at": now}
+    invitation = Invitation(id=new_id("inv"), secret_sha256=digest_token(secret), expires_at=now + LIFETIME, **facts)
     session.add(invitation)
     session.flush()
     record(session, Act.INVITED, invitation.id, project_id=project_id)
