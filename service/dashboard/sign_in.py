@@ -30,6 +30,7 @@ from service.errors import Forbidden, InvalidInput, NotFound, ObscuraError, Unau
 from service.identity import auth, invitations, people, projects
 from service.identity.access import Principal, Scope, covers, visible
 from service.identity.auth import SESSION_SECONDS, close_session, open_session
+from service.ledger.stops import require_unlocked
 
 if TYPE_CHECKING:
     from service.identity.provider import Provider
@@ -153,6 +154,7 @@ def accept_invitation(request: Request, service: Running, form: Form, secret: st
     service.rates.pass_address(request)
     try:
         with transaction(service.factory) as session:
+            require_unlocked(session)
             invitation, token = invitations.accept(session, secret, **facts, valid=valid, now=service.clock())
     except NotFound as error:
         wait_seconds = service.wrong_keys.count(client_address(request), "invitation")
@@ -289,7 +291,7 @@ def make_key(request: Request, service: Running, principal: Acting, form: Form) 
 
 @router.post("/you/keys/{key_id}/rotate")
 def rotate_key(request: Request, service: Running, principal: Acting, form: Form, key_id: str) -> HTMLResponse:
-    """Rotate one of the person's keys, or the key that opened the session; its successor expires at the same time."""
+    """Rotate one of the person's keys, or a member's key. The successor of a member's key expires with it."""
     with transaction(service.factory) as session:
         now = service.clock()
         _require_own(session, principal, key_id)

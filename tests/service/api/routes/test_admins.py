@@ -278,3 +278,19 @@ def test_the_command_line_and_the_library_do_it_all(own_settings: OwnSettings):
             client.remove_webhook(second.id)
         assert run("remove", made["id"])[0] == 0
         assert json.loads(run("list", "--json")[1]) == []
+
+
+def test_the_command_line_invites_and_revokes(served):
+    run = partial(ran, served, "people")
+    code, told = run("invite", "--role", "analyst", "--json")
+    made = json.loads(told)
+    assert (code, made["role"], made["state"]) == (0, "analyst", "open")
+    assert made["link"].startswith(f"{served.url}/invitations/")
+    with Client(served.url, served.tokens["admin"]) as client:
+        assert next(client.invitations()).id == made["id"]
+        second = client.invite(role="viewer")
+        assert client.revoke_invitation(second.id).state == "revoked"
+    assert json.loads(run("uninvite", made["id"], "--json")[1])["state"] == "revoked"
+    listed = run("invitations", "--json")[1]
+    assert made["id"] in listed
+    assert made["link"] not in listed
