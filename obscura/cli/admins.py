@@ -41,7 +41,7 @@ DECISION_COLUMNS = (
 PERSON_COLUMNS = (
     "name", "id", "email", "scopes", "project_id", "key=key_id", "confirmed_at", "lapsed=lapsed_at",
 )  # fmt: skip
-INVITATION_COLUMNS = ("name", "id", "role", "project=project_id", "state", "by=created_by_name", "expires_at")
+INVITATION_COLUMNS = ("name", "id", "role", "project_id", "state", "created by=created_by_name", "expires_at")
 PROJECT_COLUMNS = ("name", "id", "created_at")
 WEBHOOK_COLUMNS = ("id", "url", "state", "failing_since", "project_id")
 KEY_COLUMNS = (
