@@ -125,7 +125,8 @@ def test_a_second_admin_is_admitted_by_link_and_two_admins_raise_a_limit(site, s
         alice.get_by_text("Decide or withdraw it").wait_for()
         bob.goto("/decisions")
         bob.get_by_role("button", name=re.compile("^Approve")).click()
-        bob.get_by_text("Approved").wait_for()
+        bob.locator(".state", has_text="Approved").first.wait_for()
+        bob.wait_for_load_state()
         bob.goto(f"/accounts/{stock.account}/ledger")
         bob.get_by_text("by two admins: a second study").wait_for()
 
