@@ -74,7 +74,8 @@ def filled(path: str, stock: Stock) -> list[str]:
     names |= {"sweep_id": [stock.sweep_id], "release_id": [stock.release_id], "sample_id": [stock.sample_id]}
     names |= {"request_id": [stock.request_id], "name": ["generator.json"]}
     names |= {"preview_id": [stock.preview_id], "made_id": [stock.preview_id]}  # pictures are of previews alone
-    names |= {"part": ["data", "jobs", "ledger", "controls"]}
+    names |= {"part": ["data", "jobs", "ledger", "controls"], "number": ["0"]}
+    names |= {"tab": ["usefulness", "guarantee", "use", "share"]}
     names |= {"recipe": ["datalens"], "project_id": [DEFAULT_PROJECT]}
     if path.startswith("/parts/"):
         names["name"] = ["budgets", "jobs", "releases"]

@@ -6,7 +6,9 @@ jobs, releases and samples fit the logs' holds.
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,6 +18,7 @@ from typing import Any
 from sqlalchemy import insert, select, text
 
 from benchmarks.ledger_log import fill, leave_armed, open_accounts
+from obscura.wire.formats import IMAGES_FILE
 from privacy.accounting.events import GaussianEvent
 from service.db.access_tables import DEFAULT_PROJECT, ApiKey, Decision
 from service.db.base import new_id
@@ -260,6 +263,9 @@ def _preview(account_id: str, dataset_id: str, moment: datetime) -> tuple[dict[s
 def _files(data_dir: Path, release_id: str, sample: dict[str, Any]) -> None:
     drawn = {Path(sample["path"]).name: bytes(PICTURE_BYTES)}
     released = {name: content.encode() for name, content in FILES.items()} | {"grid.png": bytes(PICTURE_BYTES)}
+    with zipfile.ZipFile(stored := io.BytesIO(), "w") as archive:
+        archive.writestr("a/0000000.png", bytes(PICTURE_BYTES))
+    released[IMAGES_FILE] = stored.getvalue()
     for identifier, files in ((release_id, released), (sample["id"], drawn)):
         storage = FolderStorage(data_dir)
         with storage.stage(key_of(identifier)) as staging:

@@ -45,7 +45,7 @@ def main() -> None:
         page.wait_for_url("**/")
         shoot(page, "plan", f"/train?dataset={dataset.id}&recipe=moments&epsilon=1", ready="button:has-text('Train')")
         release = service.start_training(dataset.id, recipe="moments", epsilon=1).wait().release()
-        shoot(page, "release", f"/releases/{release.id}", ready="figure.sheet img")
+        shoot(page, "release", f"/releases/{release.id}", ready=".tiles img")
         browser.close()
 
 

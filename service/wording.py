@@ -41,6 +41,15 @@ ADMISSIONS = {
     Admission.APPROVED: "by two admins",
     Admission.PROVIDER: "by the groups of the sign-in provider",
 }
+# What a role may do, in the order of the forms.
+ROLES = {
+    "analyst": ("Analyst", "plan, train, generate and evaluate"),
+    "steward": ("Steward", "upload and delete images"),
+    "auditor": ("Auditor", "read everything, including the audit log"),
+    "viewer": ("Viewer", "read releases and samples over the API"),
+    "owner": ("Project owner", "manage the project and its budgets; two owners decide about limits"),
+    "admin": ("Admin", "manage the installation; two admins decide about limits"),
+}
 DECISIONS = {
     DecisionAction.RAISE: "Raise the limit of",
     DecisionAction.ADMIT: "Admit",

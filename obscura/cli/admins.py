@@ -26,7 +26,7 @@ admins = typer.Typer(
 decisions = typer.Typer(
     no_args_is_help=True, help="Requests that a second admin approves: limits, admins, keys and shares."
 )
-people = typer.Typer(no_args_is_help=True, help="People whom the sign-in provider knows (admins only).")
+people = typer.Typer(no_args_is_help=True, help="People of the sign-in provider, and invitations (admins only).")
 projects = typer.Typer(no_args_is_help=True, help="Departments that do not see each other (admins only).")
 keys = typer.Typer(no_args_is_help=True, help="API keys (admins only).")
 webhooks = typer.Typer(no_args_is_help=True, help="Addresses that receive events (owners and admins).")
@@ -41,6 +41,7 @@ DECISION_COLUMNS = (
 PERSON_COLUMNS = (
     "name", "id", "email", "scopes", "project_id", "key=key_id", "confirmed_at", "lapsed=lapsed_at",
 )  # fmt: skip
+INVITATION_COLUMNS = ("name", "id", "role", "project_id", "state", "created by=created_by_name", "expires_at")
 PROJECT_COLUMNS = ("name", "id", "created_at")
 WEBHOOK_COLUMNS = ("id", "url", "state", "failing_since", "project_id")
 KEY_COLUMNS = (
@@ -183,6 +184,19 @@ def create_key(
     return client.create_key(name=name, scopes=scope or (), role=role, expires_at=end, project_id=project)
 
 
+add_command(
+    people, "invite", "invitation", Client.invite,
+    "Invite a person by link. It works once, within seven days, and is shown only once.",
+    hint="Send this link to the person: it works once.",
+    role=Annotated[str, typer.Option(help="steward, analyst, auditor, viewer, owner or admin.")], project_id=ProjectId,
+)  # fmt: skip
+add_command(
+    people, "invitations", "invitations", Client.invitations, "List invitations, newest first.", INVITATION_COLUMNS
+)
+add_command(
+    people, "uninvite", "invitation", Client.revoke_invitation,
+    invitation_id=Annotated[str, typer.Argument(metavar="INVITATION", help="inv_...")],
+)  # fmt: skip
 add_command(keys, "list", "keys", Client.keys, "List keys without their secrets, newest first.", KEY_COLUMNS)
 
 

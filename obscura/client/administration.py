@@ -15,7 +15,9 @@ from obscura.wire.admin_schemas import (
     AdminRecord,
     AuditEventRecord,
     DecisionRecord,
+    InvitationRecord,
     KeyRecord,
+    NewInvitationRecord,
     NewKeyRecord,
     NewWebhookRecord,
     PersonRecord,
@@ -148,6 +150,24 @@ class Administration:
         """Request the revocation of another admin's key and of all keys that it created."""
         return self.transport.post(DecisionRecord, f"/v1/keys/{key_id}/request-revocation", {"reason": reason})
 
+    def invite(self, *, role: str, project_id: str | None = None) -> NewInvitationRecord:
+        """Invite a person by link. The link works once, within seven days, and is returned only once.
+
+        Args:
+            role: `steward`, `analyst`, `auditor` or `viewer`. Or `owner` or `admin`, whose admission you must request.
+            project_id: By default the requesting key's project, or the only project.
+        """
+        return self.transport.post(NewInvitationRecord, "/v1/invitations", {"role": role, "project_id": project_id})
+
+    def invitations(self) -> Iterator[InvitationRecord]:
+        """Yield all invitations, newest first."""
+        return self.transport.pages(InvitationRecord, "/v1/invitations")
+
+    def revoke_invitation(self, invitation_id: str) -> InvitationRecord:
+        """Revoke the link of an invitation that nobody has used."""
+        path = f"/v1/invitations/{invitation_id}/revoke"
+        return self.transport.post(InvitationRecord, path, repeatable=True)
+
     def audit_log(self, *, after: str | None = None) -> Iterator[AuditEventRecord]:
         """Yield the audit events that your key can read, oldest first. after: id of the last event to skip."""
         while True:  # each request adds an audit event, so stop at the first answer that is not full
@@ -201,6 +221,9 @@ class AsyncAdministration:
     rotate_key = verb(Administration.rotate_key)
     revoke_key = verb(Administration.revoke_key)
     request_revocation = verb(Administration.request_revocation)
+    invite = verb(Administration.invite)
+    invitations = listed(Administration.invitations)
+    revoke_invitation = verb(Administration.revoke_invitation)
     audit_log = listed(Administration.audit_log)
     create_webhook = verb(Administration.create_webhook)
     webhooks = listed(Administration.webhooks)

@@ -12,6 +12,7 @@ from obscura.wire.schemas import (
     DatedRecord,
     Identifier,
     IdRecord,
+    InvitedRole,
     Minute,
     Name,
     NamedRecord,
@@ -130,6 +131,34 @@ class KeyRequest(ApiRequest):
         description="The project whose records the key can use. Default: the requesting key's project, or the only "
         "project. With the scope `admin`, a key made by an admin of the installation has none by default.",
     )
+
+
+class InvitationRequest(ApiRequest):
+    """Invite a person by link."""
+
+    role: InvitedRole = Field(description="A role in the project, or `admin` for an admin of the installation.")
+    project_id: Identifier | None = Field(
+        default=None, description="The project. Default: the requesting key's project, or the only project."
+    )
+
+
+class InvitationRecord(DatedRecord):
+    """An invitation, without the secret of its link."""
+
+    role: str = Field(description="The role that the link gives.")
+    project_id: str | None = Field(description="The project of the role; null for an admin of the installation.")
+    created_by_name: str | None = Field(description="Name of the inviting admin.")
+    state: str = Field(description="`open`, `accepted`, `revoked` or `expired`.")
+    expires_at: Minute = Field(description="When the link expires.")
+    name: str | None = Field(description="Name of the person who used the link.")
+    key_id: str | None = Field(description="The person's key; for a future admin or owner, the key they introduced.")
+    introduction: str | None = Field(description="For a future admin or owner: the introduction of their token.")
+
+
+class NewInvitationRecord(InvitationRecord):
+    """A new invitation. The link is shown only once and is not stored."""
+
+    link: str = Field(description="The link for the invited person. It works once.")
 
 
 class RotationRequest(ApiRequest):

@@ -21,6 +21,7 @@ DOWNLOADS = (
     "histogram.json",
     CARD_FILE,
 )
+IMAGES_FILE = "images.zip"  # of a generator: synthetic images that were stored when it was published
 # Files created when a generator is downloaded; see `service.cards`.
 MODEL_CARD_FILE, LOADER_FILE = "README.md", "load_generator.py"
 MADE = (MODEL_CARD_FILE, LOADER_FILE)

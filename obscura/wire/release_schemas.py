@@ -73,6 +73,13 @@ class ReleaseRecord(DatedRecord, NamedRecord):
     histogram: HistogramFacts | None = Field(description="The counts, if the release is a histogram; else null.")
     project_id: str = Field(description="The project that trained it. If it is not yours, it shares the release.")
 
+    @property
+    def compared_by(self) -> float | None:
+        """Return the accuracy of the CNN or the classifier: the balanced one if the classes are uneven."""
+        uneven = self.summary.get("evaluation", {}).get("uneven_classes")
+        accuracies = (self.balanced_accuracy if uneven else self.accuracy) or {}
+        return accuracies.get("cnn", accuracies.get("classifier"))
+
 
 class EvaluationRequest(ApiRequest):
     """Evaluate a release on a public dataset with the same classes and shape, for free."""

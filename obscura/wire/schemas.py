@@ -84,6 +84,7 @@ Reason = Annotated[str, Field(min_length=1, max_length=REASON_CHARACTERS_MAX), c
 KeyCheck = Annotated[str, Field(pattern=rf"^[0-9a-f]{{{KEY_CHECK_CHARACTERS}}}$")]
 Scope = Literal["admin", "data", "train", "read", "releases", "audit", "metrics"]
 Role = Literal["owner", "steward", "analyst", "auditor", "viewer"]
+InvitedRole = Literal["admin", "owner", "steward", "analyst", "auditor", "viewer"]
 Visibility = Literal["private", "public"]
 
 

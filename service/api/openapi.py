@@ -17,7 +17,7 @@ _DIGEST = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 # Prefixes of ids, by the word before `_id`.
 _PREFIXES = {"account": "acc", "admin": "adm", "dataset": "ds", "hold": "hld", "job": "job", "key": "key"}
 _PREFIXES |= {"project": "prj", "release": "rel", "request": "dec", "sample": "smp", "share": "shr", "sweep": "swp"}
-_PREFIXES |= {"webhook": "whk"}
+_PREFIXES |= {"invitation": "inv", "webhook": "whk"}
 
 
 _RECIPE = next(recipe for recipe in RECIPES.values() if recipe.presets)
@@ -71,9 +71,13 @@ EXAMPLES: dict[str, Any] = {
     "JobRecord.kind": "train",
     "ReleaseRecord.kind": "generator",
     "last_used_at": "2026-03-02T09:00:00Z",
+    "InvitationRecord.state": "open",
+    "NewInvitationRecord.state": "open",
+    "link": "https://obscura.example.org/invitations/q7r2...",
     "limit": 50,
     "limit_epsilon": 3.0,
     "name": "patients",
+    "number": 0,
     "StageFacts.name": "votes",
     "file_name": "generator.safetensors",
     "noise_multiplier": 100.0,
@@ -109,6 +113,7 @@ EXAMPLES: dict[str, Any] = {
     "scopes": ["train", "read"],
     "seed": 7,
     "shared_with_name": "cardiology",
+    "role": "analyst",
     "sequence": 12,
     "stage": "votes",
     "stand_in": "fashion-mnist",
@@ -167,7 +172,7 @@ _LISTED = f"{', '.join(_MANY[:-1])} and {_MANY[-1]}"
 TAGS = {
     "health": "Liveness and readiness; no key needed.",
     "accounts": "Populations with one lifetime privacy budget each, their ledgers, and requests for higher limits.",
-    "admins": "Admins: the people who make two-person decisions.",
+    "admins": "Admins, who make two-person decisions, and invitations by link.",
     "decisions": "Requests that a second admin must approve: about limits, admins, keys and shares.",
     "datasets": "Labelled images: declared first, uploaded once.",
     "recipes": "Available trainings and their options.",

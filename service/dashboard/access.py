@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated
 from urllib.parse import parse_qsl
 
@@ -12,9 +13,9 @@ from service.api.deps import Running, require_open_to, require_same_origin, requ
 from service.dashboard.pages import SignInNeeded
 from service.db.session import transaction
 from service.errors import Forbidden, InvalidInput
-from service.identity import projects
 from service.identity.access import Principal, Scope, covers
 from service.identity.auth import SignedIn
+from service.views import admins as views
 
 FORM_FIELDS_MAX = 32
 
@@ -26,7 +27,23 @@ class Viewer:
     principal: Principal | None  # the caller; None for a reader without a key
     form_token: str  # token of the session's forms; empty without a session
     name: str = ""  # of the signed-in person or key
-    hidden_projects: int = 0  # number of projects hidden from an admin of the installation
+    # For an admin of the installation: names of all projects, if there are several. Their content is hidden.
+    projects: Mapping[str, str] = field(default_factory=dict)
+    viewed_project: str = ""  # name of the project that an admin of the installation views as its owner
+    keeps_audit_log: bool = False
+
+    @property
+    def hidden_projects(self) -> int:
+        """Return the number of projects whose content is hidden from an admin of the installation."""
+        return len(self.projects)
+
+    @property
+    def settings(self) -> list[tuple[str, str]]:
+        """Return the paths and names of the settings pages that the viewer may use."""
+        pages = [("members", "Members"), ("keys", "Keys"), ("projects", "Projects"), ("webhooks", "Webhooks")]
+        pages = pages if self.may(Scope.ADMIN) else []
+        pages += [("audit", "Audit log")] if self.may(Scope.AUDIT) and self.keeps_audit_log else []
+        return [(f"/settings/{path}", name) for path, name in pages]
 
     @property
     def runs_installation(self) -> bool:
@@ -36,6 +53,13 @@ class Viewer:
     def may(self, scope: str) -> bool:
         """Return whether the key has a scope; admins have all."""
         return self.principal is not None and covers(self.principal.scopes, Scope(scope))
+
+    def offers(self, scope: str) -> bool:
+        """Return whether pages offer an action: to callers with the scope, and to readers who can still sign in.
+
+        An admin of the installation cannot use data of several projects without viewing one of them.
+        """
+        return self.principal is None or (self.may(scope) and not self.hidden_projects)
 
     def signed_in(self) -> Principal:
         """Return the signed-in caller; raise SignInNeeded if there is none."""
@@ -60,8 +84,15 @@ def find_member(request: Request, service: Running, signed_in: BySession) -> Vie
     principal = request.state.caller = signed_in.principal
     service.rates.pass_key(request, principal.id, principal.project_id)
     with transaction(service.factory, read_only=True) as session:
-        hidden = 0 if principal.project_id else projects.count_hidden(session)
-    viewer = request.state.viewer = Viewer(principal, signed_in.form_token, signed_in.name, hidden)
+        found = views.project_names(session) if principal.project_id is None or signed_in.return_key_id else {}
+    viewer = request.state.viewer = Viewer(
+        principal,
+        signed_in.form_token,
+        signed_in.name,
+        projects=found if len(found) > 1 else {},
+        viewed_project=found[str(principal.project_id)] if signed_in.return_key_id else "",
+        keeps_audit_log=service.settings.audit_log != "off",
+    )
     require_open_to(service, request, principal)
     return viewer
 

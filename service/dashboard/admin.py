@@ -1,78 +1,129 @@
-"""Pages for admins: admins and keys, decisions, projects with webhooks, and the audit log."""
+"""Pages for admins: decisions, and the settings: members, keys, projects, webhooks and the audit log."""
 
 from __future__ import annotations
 
+import json
+from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse
+from sqlalchemy import select
 
 from obscura.wire.admin_schemas import AdminRecord
 from obscura.wire.schemas import record_of
 from service.api.deps import Running
 from service.dashboard.access import Reader, find_viewer
 from service.dashboard.pages import PageRoute, page
-from service.db.access_tables import ApiKey, Project, Webhook
+from service.dashboard.sign_in import DAYS
+from service.db.access_tables import ApiKey, Delivery, Invitation, Project, Webhook
 from service.db.session import transaction
-from service.identity import admins, decisions, people, projects
+from service.identity import admins, decisions, invitations, people, projects
 from service.identity.access import Scope, visible
+from service.identity.auth import is_usable
 from service.views import admins as views
+from service.webhooks.delivering import WEBHOOKS_MAX
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 RECENT_REQUESTS = 50
 MEMBERS_SHOWN_MAX = 500
-SHOWN_MAX = 100  # keys, projects, webhooks or events
+SHOWN_MAX = 100  # projects or events
+KEYS_SHOWN_MAX = 40
+INVITATIONS_SHOWN_MAX = 50
+DELIVERIES_SHOWN_MAX = 10  # of each webhook
 
 
-@router.get("/admins")
-def show_admins(request: Request, service: Running, viewer: Reader) -> HTMLResponse:
-    """Show the admins and keys. An owner sees those of their project."""
+@router.get("/settings/members")
+def show_members(request: Request, service: Running, viewer: Reader) -> HTMLResponse:
+    """Show admins, invitations, and people of the sign-in provider. An owner sees those of their project."""
     viewer.require(Scope.ADMIN)
+    now = service.clock()
     with transaction(service.factory, read_only=True) as session:
         rows = admins.admins(session)
         records = [record_of(AdminRecord, row) for row in rows]
         names = projects.names(session, {id for row in rows for id in (row.id, row.requested_by, row.approved_by)})
-        newest_keys = visible(session, ApiKey).order_by(ApiKey.created_at.desc(), ApiKey.id).limit(SHOWN_MAX)
-        keys = views.keys(session, session.scalars(newest_keys).all())
+        newest = visible(session, Invitation).order_by(Invitation.created_at.desc(), Invitation.id)
+        invited = views.invitations(session, session.scalars(newest.limit(INVITATIONS_SHOWN_MAX)).all(), now)
+        theirs = ApiKey.id.in_({row.key_id for row in invited if row.key_id is not None}), is_usable(now)
+        usable = set(session.scalars(visible(session, ApiKey, select(ApiKey.id)).where(*theirs)))
         departments = views.project_names(session)
         members = people.members(session, MEMBERS_SHOWN_MAX)
     return page(
         request,
-        "admins.html",
+        "members.html",
         admins=records,
         members=members,
         names=names,
+        invitations=invited,
+        usable=usable,
+        projects=departments,
+        provider=service.provider is not None,
+    )
+
+
+@router.get("/settings/keys")
+def show_keys(request: Request, service: Running, viewer: Reader) -> HTMLResponse:
+    """Show the keys, valid keys first."""
+    viewer.require(Scope.ADMIN)
+    now = service.clock()
+    with transaction(service.factory, read_only=True) as session:
+        order = is_usable(now).desc(), ApiKey.created_at.desc(), ApiKey.id
+        rows = session.scalars(visible(session, ApiKey).order_by(*order).limit(KEYS_SHOWN_MAX)).all()
+        keys, departments = views.keys(session, rows), views.project_names(session)
+        roles = {row.id for row in rows if row.person_id is not None and row.created_by is None}
+    return page(
+        request,
+        "keys.html",
         keys=keys,
-        projects=departments if len(departments) > 1 else {},
-        shown_max=SHOWN_MAX,
-        now=service.clock(),
+        roles=roles,
+        projects=departments,
+        ends=[((now + timedelta(days=days)).isoformat(timespec="minutes"), f"{days} days") for days in DAYS],
+        shown_max=KEYS_SHOWN_MAX,
+        now=now,
     )
 
 
 @router.get("/decisions")
 def show_decisions(request: Request, service: Running, viewer: Reader) -> HTMLResponse:
+    now = service.clock()
     with transaction(service.factory, read_only=True) as session:
         chosen = decisions.readable_by(viewer.principal)
         rows = decisions.pending_first(session, *chosen, limit=RECENT_REQUESTS)
-        requests = views.decisions(session, rows, service.clock())
-    return page(request, "decisions.html", requests=requests)
+        requests = views.decisions(session, rows, now)
+        waiting = invitations.awaiting_admission(session, now) if viewer.may(Scope.ADMIN) else []
+        invited = views.invitations(session, waiting, now)
+        departments = views.project_names(session)
+        alone = sum(row.project_id is None for row in admins.admins(session)) == 1
+    return page(request, "decisions.html", requests=requests, invited=invited, projects=departments, sole_admin=alone)
 
 
-@router.get("/projects")
+@router.get("/settings/projects")
 def show_projects(request: Request, service: Running, viewer: Reader) -> HTMLResponse:
-    """Show the projects that the key can see. Admins also see the webhooks."""
+    """Show the projects that the key can see."""
     viewer.require(Scope.READ)
     with transaction(service.factory, read_only=True) as session:
         rows = session.scalars(visible(session, Project).order_by(Project.name).limit(SHOWN_MAX)).all()
         shown = views.project_uses(session, rows)
-        newest = visible(session, Webhook).order_by(Webhook.created_at.desc()).limit(SHOWN_MAX)
-        hooks = views.webhooks(session, session.scalars(newest).all() if viewer.may("admin") else [], service.clock())
-    return page(
-        request, "projects.html", projects=shown, webhooks=hooks, sets=viewer.runs_installation, shown_max=SHOWN_MAX
-    )
+    return page(request, "projects.html", projects=shown, shown_max=SHOWN_MAX)
 
 
-@router.get("/audit")
+@router.get("/settings/webhooks")
+def show_webhooks(request: Request, service: Running, viewer: Reader) -> HTMLResponse:
+    """Show the webhooks with their latest deliveries."""
+    viewer.require(Scope.ADMIN)
+    with transaction(service.factory, read_only=True) as session:
+        newest = visible(session, Webhook).order_by(Webhook.created_at.desc(), Webhook.id).limit(WEBHOOKS_MAX)
+        hooks = views.webhooks(session, session.scalars(newest).all(), service.clock())
+        sent: dict[str, list[tuple[str, Delivery]]] = {}
+        for hook in hooks:
+            latest = select(Delivery).where(Delivery.webhook_id == hook.id).order_by(Delivery.created_at.desc())
+            rows = session.scalars(latest.limit(DELIVERIES_SHOWN_MAX)).all()
+            sent[hook.id] = [(json.loads(row.body)["type"], row) for row in rows]
+        departments = views.project_names(session)
+    return page(request, "webhooks.html", webhooks=hooks, deliveries=sent, projects=departments)
+
+
+@router.get("/settings/audit")
 def show_audit_log(
     request: Request, service: Running, viewer: Reader, before: Annotated[str | None, Query(max_length=64)] = None
 ) -> HTMLResponse:
@@ -87,5 +138,5 @@ def show_audit_log(
         events=shown[:SHOWN_MAX],
         names={key.id: key.name for key in keys},
         older=shown[SHOWN_MAX - 1].id if len(shown) > SHOWN_MAX else None,
-        kept=service.settings.audit_log != "off",
+        kept=viewer.keeps_audit_log,
     )

@@ -1,16 +1,17 @@
-"""Charts as coordinates for templates: an account's spending, and a sweep's accuracies by epsilon."""
+"""Charts as coordinates for templates: an account's spending, and accuracies by cost."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
-from obscura.wire.job_schemas import SweepRecord
 from service.views.accounts import JobCost
 
 WIDTH, HEIGHT = 640, 200
-LEFT, RIGHT, TOP, BOTTOM = 54, 12, 20, 26
+LEFT, RIGHT, TOP, BOTTOM = 58, 12, 20, 26
+LABEL_WIDTH = 44
 
 
 def _y(fraction: float) -> float:
@@ -62,31 +63,41 @@ def spend_chart(costs: Sequence[JobCost], earlier: float) -> SpendChart | None:
     return SpendChart(tuple(bars), round(0.7 * step, 1), percents)
 
 
-@dataclass(frozen=True)
-class SweepChart(Chart):
-    """Accuracy of trials by epsilon, from zero to the largest."""
+class Point(NamedTuple):
+    """A measured training; `cost` is its position on the horizontal axis, in any unit."""
 
-    dots: tuple[tuple[float, float, bool], ...]  # x, y, and True for the best trial
-    epsilons: tuple[tuple[float, float], ...]  # axis labels with their positions
+    cost: float
+    accuracy: float
+    epsilon: float
+    is_best: bool = False
+
+
+@dataclass(frozen=True)
+class AccuracyChart(Chart):
+    """Accuracies of trainings by cost, from zero to the largest cost."""
+
+    dots: tuple[tuple[float, float, Point, bool], ...]  # with their positions, and whether there is room for a label
+    costs: tuple[tuple[float, float], ...]  # axis labels with their positions
     chance: float  # position of the line for random guessing
 
 
-def sweep_chart(sweep: SweepRecord, classes: int) -> SweepChart | None:
-    """Return the chart of measured trials; None if no trial was measured."""
-    measured = [
-        (trial.epsilon, figure, trial.job_id == sweep.best_job_id)
-        for trial in sweep.trials
-        if (figure := trial.compared_by) is not None
-    ]
-    if not measured:
+def accuracy_chart(points: Sequence[Point], classes: int) -> AccuracyChart | None:
+    """Return the chart of trainings with `classes` classes; None if there is none."""
+    most = max((point.cost for point in points), default=0.0)
+    if not most:
         return None
-    most = max(epsilon for epsilon, _, _ in measured)
 
-    def x(epsilon: float) -> float:
-        return round(LEFT + (WIDTH - LEFT - RIGHT - 12) * epsilon / most, 1)
+    def x(cost: float) -> float:
+        return round(LEFT + (WIDTH - LEFT - RIGHT - 12) * cost / most, 1)
 
-    return SweepChart(
-        dots=tuple((x(epsilon), _y(accuracy), best) for epsilon, accuracy, best in measured),
-        epsilons=tuple((epsilon, x(epsilon)) for epsilon in (0.0, most / 2, most)),
+    dots, labelled = list[tuple[float, float, Point, bool]](), 0.0
+    for point in sorted(points):
+        at = x(point.cost)
+        has_room = at - labelled >= LABEL_WIDTH
+        labelled = at if has_room else labelled
+        dots.append((at, _y(point.accuracy), point, has_room))
+    return AccuracyChart(
+        dots=tuple(dots),
+        costs=tuple((cost, x(cost)) for cost in (0.0, most / 2, most)),
         chance=_y(1 / classes),
     )

@@ -17,6 +17,7 @@ from service.api.deps import Running
 from service.dashboard.access import Reader, find_viewer
 from service.dashboard.forms import STATES, Filtered, read_declaration
 from service.dashboard.pages import PageRoute, page
+from service.dashboard.releases import tradeoff
 from service.datasets import deletion, reading, receiving, states, vault
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
@@ -94,6 +95,7 @@ def dataset(request: Request, service: Running, dataset_id: str) -> HTMLResponse
             "formats": FORMATS,
             "upload_max": service.settings.upload_bytes_max,
         }
+        values |= tradeoff(session, values["dataset"])
     return page(request, "dataset.html", **values)
 
 

@@ -26,7 +26,7 @@ from service.api.routes.jobs import stream_events
 from service.api.routes.orders import image_endpoint
 from service.dashboard import forms, pages
 from service.dashboard.access import Reader, Viewer, find_viewer
-from service.dashboard.charts import sweep_chart
+from service.dashboard.charts import Point, accuracy_chart
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.db.session import transaction
@@ -275,5 +275,11 @@ def follow_job(request: Request, service: Running, viewer: Reader, job_id: str) 
 def sweep(request: Request, service: Running, sweep_id: str) -> HTMLResponse:
     with transaction(service.factory, read_only=True) as session:
         view = sweeps.view(session, sweep_id, service.clock())
+    points = [
+        Point(trial.epsilon, accuracy, trial.epsilon, trial.job_id == view.sweep.best_job_id)
+        for trial in view.sweep.trials
+        if (accuracy := trial.compared_by) is not None
+    ]
     template = "_sweep.html" if request.scope["path"].endswith("/part") else "sweep.html"
-    return pages.page(request, template, view=view, chart=sweep_chart(view.sweep, view.classes))
+    has_images = RECIPES[view.sweep.recipe].publishes == "generator"
+    return pages.page(request, template, view=view, has_images=has_images, chart=accuracy_chart(points, view.classes))

@@ -1,4 +1,4 @@
-"""Sign-in and sign-out, a person's own page (*You*), static files, and the API reference (Swagger UI)."""
+"""Sign-in, invitations and sign-out, a person's own page (*You*), static files, and the API reference (Swagger UI)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import structlog
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
-from sqlalchemy import ColumnElement
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 from swagger_ui_bundle import swagger_ui_path
 
@@ -22,14 +22,15 @@ from obscura.wire.ids import digest_token
 from service.api.deps import Running, Service, cookie_name, identify, is_secure
 from service.api.limits import client_address
 from service.api.problems import STATUSES, TooManyWrongKeys
-from service.dashboard.access import Acting, Form, Member, read_form
+from service.dashboard.access import Acting, BySession, Form, Member, read_form
 from service.dashboard.pages import REFERENCE_POLICY, PageRoute, page
-from service.db.access_tables import ApiKey, Person
+from service.db.access_tables import ONE_PROJECT, ApiKey, Person
 from service.db.session import transaction
 from service.errors import Forbidden, InvalidInput, NotFound, ObscuraError, Unauthorized
-from service.identity import auth, people, projects
+from service.identity import auth, invitations, people, projects
 from service.identity.access import Principal, Scope, covers, visible
 from service.identity.auth import SESSION_SECONDS, close_session, open_session
+from service.ledger.stops import require_unlocked
 
 if TYPE_CHECKING:
     from service.identity.provider import Provider
@@ -127,11 +128,63 @@ def use_link(request: Request, service: Running, secret: str) -> Response:
     return _begin(request, service, principal.id, RedirectResponse("/", status_code=303))
 
 
-def _begin(request: Request, service: Service, key_id: str, response: Response) -> Response:
+@router.get("/invitations/{secret}")
+def show_invitation(request: Request, service: Running, secret: str) -> HTMLResponse:
+    """Show the form that accepts an invitation. Mail programs open links, so this changes nothing."""
+    service.rates.pass_address(request)
+    with transaction(service.factory, read_only=True) as session:
+        invitation, inviting = invitations.find_open(session, secret, now=service.clock())
+        named = projects.names(session, {invitation.project_id, inviting.admin_id})
+        several = session.scalar(select(ONE_PROJECT)) is False
+    facts: dict[str, Any] = {
+        "secret": secret,
+        "invitation": invitation,
+        "deciding": invitation.role in invitations.DECIDING,
+    }
+    facts |= {"inviter": named[str(inviting.admin_id)], "days": DAYS}
+    facts["project"] = named[invitation.project_id] if several and invitation.project_id else ""
+    return page(request, "invitation.html", token="", **facts)
+
+
+@router.post("/invitations/{secret}")
+def accept_invitation(request: Request, service: Running, form: Form, secret: str) -> Response:
+    """Accept an invitation once: create the person's key, show it, and sign the browser in."""
+    facts = {"name": form.get("name", "").strip(), "introduction": form.get("introduction", "")}
+    valid = timedelta(days=_choice(form, "days", DAYS))
+    service.rates.pass_address(request)
+    try:
+        with transaction(service.factory) as session:
+            require_unlocked(session)
+            invitation, token = invitations.accept(session, secret, **facts, valid=valid, now=service.clock())
+    except NotFound as error:
+        wait_seconds = service.wrong_keys.count(client_address(request), "invitation")
+        if wait_seconds > 0:
+            raise TooManyWrongKeys(error.message, wait_seconds) from None
+        raise
+    response = page(request, "invitation.html", status_code=201, invitation=invitation, token=token)
+    return _begin(request, service, str(invitation.key_id), response) if token else response
+
+
+@router.post("/view")
+def view_project(request: Request, service: Running, principal: Acting, signed_in: BySession, form: Form) -> Response:
+    """View a project as its owner, or return to the installation. Only for admins of the installation."""
+    back = None if signed_in is None else signed_in.return_key_id
+    if "project" in form:
+        with transaction(service.factory) as session:
+            key_id = auth.view_project(session, principal, form["project"], now=service.clock()).id
+        return _begin(request, service, key_id, RedirectResponse("/", status_code=303), return_key_id=principal.id)
+    if back is None:
+        raise Forbidden("You are not viewing a project.")
+    return _begin(request, service, back, RedirectResponse("/", status_code=303))
+
+
+def _begin(
+    request: Request, service: Service, key_id: str, response: Response, return_key_id: str | None = None
+) -> Response:
     """Open a session for a key. Close the browser's current session, which may belong to another person."""
     with transaction(service.factory) as session:
         close_session(session, request.cookies.get(cookie_name(request), ""))
-        cookie = open_session(session, key_id, now=service.clock())
+        cookie = open_session(session, key_id, now=service.clock(), return_key_id=return_key_id)
     name, secure = cookie_name(request), is_secure(request)
     response.set_cookie(name, cookie, max_age=SESSION_SECONDS, httponly=True, samesite="strict", secure=secure)
     return response
@@ -191,7 +244,7 @@ def _page(request: Request, service: Service, principal: Principal, token: str |
         person = None if principal.person_id is None else session.get_one(Person, principal.person_id)
         mine = [] if person is None else people.roles(session, person)
         newest = visible(session, ApiKey).where(_own(principal)).order_by(ApiKey.created_at.desc(), ApiKey.id)
-        keys = [] if person is None else session.scalars(newest.limit(KEYS_SHOWN_MAX)).all()
+        keys = session.scalars(newest.limit(KEYS_SHOWN_MAX)).all()
         names = projects.names(session, {principal.project_id, *(role.project_id for role in mine)})
     return page(
         request,
@@ -238,6 +291,7 @@ def make_key(request: Request, service: Running, principal: Acting, form: Form) 
 
 @router.post("/you/keys/{key_id}/rotate")
 def rotate_key(request: Request, service: Running, principal: Acting, form: Form, key_id: str) -> HTMLResponse:
+    """Rotate one of the person's keys, or a member's key. The successor of a member's key expires with it."""
     with transaction(service.factory) as session:
         now = service.clock()
         _require_own(session, principal, key_id)
@@ -245,7 +299,7 @@ def rotate_key(request: Request, service: Running, principal: Acting, form: Form
             session,
             key_id=key_id,
             overlap_seconds=3600 * _choice(form, "overlap", OVERLAP_HOURS),
-            expires_at=now + timedelta(days=_choice(form, "days", DAYS)),
+            expires_at=None if principal.person_id is None else now + timedelta(days=_choice(form, "days", DAYS)),
             created_by=principal.id,
             admin_id=principal.admin_id,
             now=now,
@@ -255,7 +309,7 @@ def rotate_key(request: Request, service: Running, principal: Acting, form: Form
 
 @router.post("/you/keys/{key_id}/revoke")
 def revoke_key(service: Running, principal: Acting, key_id: str) -> RedirectResponse:
-    """Revoke one of the person's keys, with all keys that it created."""
+    """Revoke one of the person's keys, or the key that opened the session, with all keys that it created."""
     with transaction(service.factory) as session:
         _require_own(session, principal, key_id)
         auth.revoke(session, ApiKey.id == key_id, now=service.clock())
@@ -263,6 +317,8 @@ def revoke_key(service: Running, principal: Acting, key_id: str) -> RedirectResp
 
 
 def _own(principal: Principal) -> ColumnElement[bool]:
+    if principal.person_id is None:
+        return ApiKey.id == principal.id
     return (
         (ApiKey.person_id == principal.person_id)
         & ApiKey.created_by.is_not(None)
@@ -271,7 +327,6 @@ def _own(principal: Principal) -> ColumnElement[bool]:
 
 
 def _require_own(session: Session, principal: Principal, key_id: str) -> None:
-    _person_of(principal)
     if session.scalar(visible(session, ApiKey).where(ApiKey.id == key_id, _own(principal))) is None:
         raise NotFound("There is no such key.", key_id=key_id)
 

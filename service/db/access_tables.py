@@ -187,7 +187,10 @@ class ApiKey(Entity):
 
 
 class SignIn(Base):
-    """A session of the dashboard: the SHA-256 of its cookie, and the key that opened it. Sign-out deletes the row."""
+    """A session of the dashboard: the SHA-256 of its cookie, and the key that opened it. Sign-out deletes the row.
+
+    `return_key_id` is the key of the admin of the installation who views a project in this session.
+    """
 
     __tablename__ = "sign_ins"
 
@@ -195,6 +198,35 @@ class SignIn(Base):
     key_id: Mapped[Id] = mapped_column(index=True)
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime]
+    return_key_id: Mapped[Id | None]
+
+
+class Invitation(Entity):
+    """A link that gives a person a role once: see `service.identity.invitations`.
+
+    `project_id` is None for a future admin of the installation. The person who used it entered `name`. `key_id` is the
+    id of their key; for a future admin or owner, `key_id` and `key_hash` are the introduction of their token.
+    """
+
+    __tablename__ = "invitations"
+    __table_args__ = (
+        CheckConstraint(
+            "(used_at IS NULL) = (name IS NULL) AND (used_at IS NULL) = (key_id IS NULL)", "used_names_key"
+        ),
+        CheckConstraint("project_id IS NOT NULL OR role = 'admin'", "of_a_project"),
+    )
+
+    secret_sha256: Mapped[Sha256] = mapped_column(unique=True)
+    role: Mapped[ShortText]
+    project_id: Mapped[Id | None] = mapped_column(index=True)
+    created_by: Mapped[Id] = mapped_column(ForeignKey("api_keys.id"))
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
+    used_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+    name: Mapped[Name | None]
+    key_id: Mapped[Id | None]
+    key_hash: Mapped[Sha256 | None]
 
 
 class Idempotency(Base):
@@ -242,7 +274,8 @@ class Webhook(Entity):
 class Delivery(Entity):
     """A request to a webhook, with its body. Receivers can detect duplicates by the event's id.
 
-    `next_at` is the time of the next try; None after a 2xx response or the last try.
+    `next_at` is the time of the next try; None after a 2xx response or the last try. `status` is the HTTP status of the
+    last response; None if there was none.
     """
 
     __tablename__ = "deliveries"
@@ -258,6 +291,7 @@ class Delivery(Entity):
     created_at: Mapped[datetime] = mapped_column(index=True)
     next_at: Mapped[datetime | None]
     delivered_at: Mapped[datetime | None]
+    status: Mapped[int | None]
 
 
 class AuditEvent(Base):

@@ -25,6 +25,7 @@ from service.db.access_tables import (
     ApiKey,
     AuditEvent,
     Decision,
+    Invitation,
     Project,
     Webhook,
 )
@@ -120,7 +121,7 @@ def _rule(table: Any, project_id: str | None, *, alone: bool) -> ColumnElement[b
     condition: ColumnElement[bool]
     if table is Project:
         condition = Project.id == project_id
-    elif table in (Account, Admin, ApiKey, AuditEvent, Dataset, Decision, Job, Webhook):
+    elif table in (Account, Admin, ApiKey, AuditEvent, Dataset, Decision, Invitation, Job, Webhook):
         condition = table.project_id == project_id
     elif table is Share:
         condition = Share.release_id.in_(select(Release.id).where(Release.account_id.in_(accounts)))

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from obscura.private_files import replace_file
 from obscura.wire.ids import introduce
 from obscura.wire.words import Admission, DecisionAction, DecisionState
-from service.db.access_tables import Admin, ApiKey, Decision, Person, Project
+from service.db.access_tables import Admin, ApiKey, Decision, Invitation, Person, Project
 from service.db.base import new_id
 from service.errors import Conflict, InvalidInput, require_name, short_reason
 from service.identity.access import Scope, find, visible
@@ -82,13 +82,13 @@ def request_admission(
         project_id: project of a new owner. None means the requesting key's project, or the installation if it has none.
     """
     asking = acting_key(session, requested_with)
-    key_id, key_hash = _parse_introduction(introduction)
+    key_id, key_hash = parse_introduction(introduction)
     name = require_name(name, "An admin's name")
     reason = short_reason(reason)
     project_id = project_id or asking.project_id
     if project_id is not None:
         find(session, Project, project_id)
-    _require_free(session, name, key_id)
+    require_free(session, name, key_id)
     if project_id is None:
         admins_ever = select(func.count()).select_from(Admin).where(Admin.project_id.is_(None))
         alone = session.scalar(admins_ever) == 1
@@ -192,15 +192,16 @@ def admins(session: Session) -> Sequence[Admin]:
     return session.scalars(visible(session, Admin).order_by(Admin.admitted_at, Admin.id).limit(ADMINS_MAX)).all()
 
 
-def makers(session: Session, keys: Sequence[ApiKey]) -> dict[str, Admin]:
-    """Return the admin who created each key, by key id. Keys created on the machine are omitted."""
+def makers(session: Session, keys: Sequence[ApiKey | Invitation]) -> dict[str, Admin]:
+    """Return the admin who created each key or invitation, by its id. Keys created on the machine are omitted."""
     creators = {key.id: key.created_by or key.id for key in keys}
     people = select(ApiKey.id, Admin).join(Admin, Admin.id == ApiKey.admin_id)
     found = {row.id: row.Admin for row in session.execute(people.where(ApiKey.id.in_(creators.values())))}
     return {key_id: found[creator] for key_id, creator in creators.items() if creator in found}
 
 
-def _parse_introduction(introduction: str) -> tuple[str, str]:
+def parse_introduction(introduction: str) -> tuple[str, str]:
+    """Return the key id and the SHA-256 in an introduction; raise InvalidInput if it is malformed."""
     form = _INTRODUCTION.fullmatch(introduction.strip())
     if form is None:
         raise InvalidInput(
@@ -210,7 +211,8 @@ def _parse_introduction(introduction: str) -> tuple[str, str]:
     return form[1], form[2]
 
 
-def _require_free(session: Session, name: str, key_id: str | None, besides: str | None = None) -> None:
+def require_free(session: Session, name: str, key_id: str | None, besides: str | None = None) -> None:
+    """Raise Conflict if the name or key of a future admin is taken. `besides` is the request that names the key."""
     if session.scalar(select(Admin.id).where(Admin.name == name)) is not None:
         raise Conflict(f"There is, or was, an admin named '{name}'. Names are never reused: choose another name.")
     if key_id is None:
@@ -251,8 +253,8 @@ def _add(
     **columns: str | None,
 ) -> Admin:
     name = require_name(name, "An admin's name")
-    key_id, digest = (None, None) if introduction is None else _parse_introduction(introduction)
-    _require_free(session, name, key_id, besides=request_id)
+    key_id, digest = (None, None) if introduction is None else parse_introduction(introduction)
+    require_free(session, name, key_id, besides=request_id)
     if (session.scalar(select(func.count()).select_from(Admin)) or 0) >= ADMINS_MAX:
         raise Conflict(f"There have been {ADMINS_MAX} admins, which is the limit.")
     admin = Admin(id=new_id("adm"), name=name, admission=admission, admitted_at=now, **columns)

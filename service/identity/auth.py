@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from sqlalchemy import BindParameter, ColumnElement, Select, bindparam, delete, exists, func, not_, select, update
 from sqlalchemy.exc import SQLAlchemyError
@@ -25,7 +26,7 @@ from sqlalchemy.orm import Session
 from obscura.wire.ids import digest_token, make_token
 from obscura.wire.words import Admission
 from service.background import Background
-from service.db.access_tables import Admin, ApiKey, Person, SignIn, Webhook
+from service.db.access_tables import Admin, ApiKey, Invitation, Person, SignIn, Webhook
 from service.db.base import UtcDateTime
 from service.db.session import SessionFactory, transaction
 from service.errors import Conflict, Forbidden, InvalidInput, Unauthorized, require_name
@@ -41,6 +42,7 @@ _NO_HASH = hashlib.sha256(b"no such key").hexdigest()
 SESSION_CONFIRMED = timedelta(minutes=1)  # validity of browser sessions after each confirmation by the provider
 RETRY_SECONDS = 60.0
 SESSION_SECONDS = 8 * 3600
+VIEW_NAME = "view of a project"  # of keys with which admins of the installation view a project
 SESSIONS_PER_KEY_MAX = 20  # older sessions are closed
 _TOKEN_BYTES = 32
 
@@ -158,7 +160,10 @@ def rotate_key(
     )
     end = now + timedelta(seconds=overlap_seconds)
     old.expires_at = end if old.expires_at is None else min(old.expires_at, end)
-    session.execute(update(Webhook).where(Webhook.made_by == old.id).values(made_by=made[0].id))  # keep them
+    # Webhooks and unused invitations of the old key continue with the new key.
+    session.execute(update(Webhook).where(Webhook.made_by == old.id).values(made_by=made[0].id))
+    unused = Invitation.created_by == old.id, Invitation.used_at.is_(None)
+    session.execute(update(Invitation).where(*unused).values(created_by=made[0].id))
     session.flush()
     record(session, Act.KEY_ROTATED, old.id, project_id=old.project_id)
     return made
@@ -231,6 +236,7 @@ _SESSION = (
     select(
         ApiKey,
         SignIn.expires_at,
+        SignIn.return_key_id,
         is_usable(bindparam("now", type_=UtcDateTime())).label("usable"),
         func.coalesce(Person.name, Admin.name, ApiKey.name).label("shown_name"),
     )
@@ -301,15 +307,35 @@ def with_created(chosen: ColumnElement[bool]) -> Select[tuple[str]]:
     return select(made.union(select(ApiKey.id).join(made, ApiKey.created_by == made.c.id)).c.id)
 
 
-def open_session(session: Session, key_id: str, *, now: datetime) -> str:
-    """Open a session for a key and return its cookie, which is not stored. Removes expired sessions."""
+def view_project(session: Session, by: Principal, project_id: str, *, now: datetime) -> ApiKey:
+    """Return the key with which an admin of the installation views a project as its owner.
+
+    It is a key that the admin could also create in another way, and the project's owners see it. Its token is thrown
+    away. It does not expire before the admin's key, because that would end the keys and webhooks created with it.
+    """
+    by.require_installation()
+    facts: dict[str, Any] = {"created_by": by.id, "admin_id": by.admin_id, "project_id": project_id, "name": VIEW_NAME}
+    key = session.scalar(select(ApiKey).where(is_usable(now)).filter_by(**facts).limit(1))
+    if key is None:
+        key, _token = create_key(session, scopes=[Scope.ADMIN], now=now, **facts)
+    record(session, Act.PROJECT_VIEWED, key.id, project_id=project_id)
+    return key
+
+
+def open_session(session: Session, key_id: str, *, now: datetime, return_key_id: str | None = None) -> str:
+    """Open a session for a key and return its cookie, which is not stored. Removes expired sessions.
+
+    `return_key_id` is the key of the admin who views a project in this session.
+    """
     session.execute(delete(SignIn).where(SignIn.expires_at <= now))
     open_ones = select(SignIn).where(SignIn.key_id == key_id).order_by(SignIn.created_at.desc(), SignIn.token_sha256)
     for oldest in session.scalars(open_ones.offset(SESSIONS_PER_KEY_MAX - 1)).all():
         session.delete(oldest)
     cookie = secrets.token_hex(_TOKEN_BYTES)
     expires_at = now + timedelta(seconds=SESSION_SECONDS)
-    session.add(SignIn(token_sha256=digest_token(cookie), key_id=key_id, created_at=now, expires_at=expires_at))
+    row = SignIn(token_sha256=digest_token(cookie), key_id=key_id, created_at=now, expires_at=expires_at)
+    row.return_key_id = return_key_id
+    session.add(row)
     session.flush()
     record(session, Act.SIGNED_IN, key_id, project_id=session.get_one(ApiKey, key_id).project_id)
     return cookie
@@ -317,11 +343,15 @@ def open_session(session: Session, key_id: str, *, now: datetime) -> str:
 
 @dataclass(frozen=True)
 class SignedIn:
-    """The caller of a session, the token for its forms, and the name of the person, admin or key."""
+    """The caller of a session, the token for its forms, and the name of the person, admin or key.
+
+    `return_key_id` is the key of the admin of the installation who views the caller's project.
+    """
 
     principal: Principal
     form_token: str
     name: str
+    return_key_id: str | None
 
 
 def find_session(session: Session, cookie: str, *, now: datetime) -> SignedIn | None:
@@ -334,7 +364,9 @@ def find_session(session: Session, cookie: str, *, now: datetime) -> SignedIn | 
         return None
     if found.ApiKey.revoked_at is None:
         require_confirmed(session, found.ApiKey.person_id, now, in_browser=True)
-    return SignedIn(principal_of(found.ApiKey), form_token(cookie), found.shown_name) if found.usable else None
+    if not found.usable:
+        return None
+    return SignedIn(principal_of(found.ApiKey), form_token(cookie), found.shown_name, found.return_key_id)
 
 
 def close_session(session: Session, cookie: str) -> None:

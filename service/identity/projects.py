@@ -59,12 +59,6 @@ def names(session: Session, ids: Collection[str | None]) -> dict[str, str]:
     return {row.id: row.name for row in session.execute(named)} if ids else {}
 
 
-def count_hidden(session: Session) -> int:
-    """Return the number of projects whose content is hidden from admins of the installation: 0 if there is only one."""
-    count = session.scalar(select(func.count()).select_from(Project)) or 0
-    return count if count > 1 else 0
-
-
 def _named(session: Session, project: Project) -> Project:
     name = project.name
     try:

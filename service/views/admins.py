@@ -12,11 +12,12 @@ from obscura.wire import admin_schemas as wire
 from obscura.wire.schemas import record_of
 from obscura.wire.words import DecisionAction, DecisionState
 from service import quotas
-from service.db.access_tables import EVERY_PROJECT, ApiKey, AuditEvent, Decision, Person, Project, Webhook
+from service.db.access_tables import EVERY_PROJECT, ApiKey, AuditEvent, Decision, Invitation, Person, Project, Webhook
 from service.errors import NotFound
 from service.identity import admins, projects
 from service.identity.access import visible
 from service.identity.decisions import REQUEST_LIFETIME, pending_first, state_at
+from service.identity.invitations import state_of
 from service.webhooks.delivering import states_of
 
 RAISES_MAX = 8
@@ -83,6 +84,21 @@ def keys(session: Session, rows: Sequence[ApiKey]) -> list[wire.KeyRecord]:
         name = names.get(row.person_id or "", maker and maker.name)
         shown.append(record_of(wire.KeyRecord, row, created_by_admin=maker and maker.id, created_by_name=name))
     return shown
+
+
+def invitations(session: Session, rows: Sequence[Invitation], now: datetime) -> list[wire.InvitationRecord]:
+    """Return invitations, without secrets, with the names of the inviting admins."""
+    inviting = admins.makers(session, rows)
+    return [
+        record_of(
+            wire.InvitationRecord,
+            row,
+            created_by_name=inviting[row.id].name if row.id in inviting else None,
+            state=state_of(row, now),
+            introduction=None if row.key_hash is None else f"{row.key_id}:{row.key_hash}",
+        )
+        for row in rows
+    ]
 
 
 def webhooks(session: Session, rows: Sequence[Webhook], now: datetime) -> list[wire.WebhookRecord]:

@@ -12,16 +12,15 @@ from sqlalchemy.orm import Session, joinedload
 from obscura.wire.release_schemas import EvaluationRecord, ReleaseRecord, SampleRecord, ShareRecord
 from obscura.wire.schemas import DatasetRecord, record_of
 from obscura.wire.words import DatasetState, ReleaseKind, Visibility
-from service import ledger
 from service.db.access_tables import EVERY_PROJECT
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Evaluation, Release, Sample, Share
+from service.db.job_tables import Evaluation, Job, Release, Sample, Share
 from service.errors import NotFound
 from service.identity import projects
 from service.identity.access import is_own, projects_of, visible
 from service.jobs.kinds import evaluate, sample
 from service.views import ROWS_MAX, newest, with_job
-from service.views.accounts import Payer
+from service.views.accounts import Payer, Payments
 from service.views.jobs import payments_of
 
 EVALUATIONS_SHOWN = 20
@@ -34,7 +33,9 @@ _COLUMNS = (
 _OF_CARD = ("epsilon", "delta", "unit", "recipe")
 _ACCURACIES = ("accuracy", "balanced_accuracy", "accuracy_by_class")
 RELEASES = select(*[getattr(Release, name) for name in _COLUMNS])
-_ON_PAGES = RELEASES.add_columns(Dataset.name.label("dataset_name")).join(Release.dataset)
+_ON_PAGES = (
+    RELEASES.add_columns(Dataset.name.label("dataset_name"), Job.hold_id).join(Release.dataset).join(Release.job)
+)
 
 
 def dataset_record(row: Dataset) -> DatasetRecord:
@@ -85,18 +86,31 @@ class ReleaseView:
     release: ReleaseRecord
     card: dict[str, Any]
     dataset_name: str | None
+    used_fraction: float | None  # cost as a fraction of the account's lifetime budget
 
 
 def views(
-    session: Session, *narrowed: ColumnElement[bool], limit: int, before: str | None = None
+    session: Session, *narrowed: ColumnElement[bool], limit: int, before: str | None = None, with_costs: bool = False
 ) -> tuple[list[ReleaseView], str | None]:
-    """Return a page of releases, newest first, and the id of its last release if more follow."""
+    """Return a page of releases, newest first, and the id of its last release if more follow.
+
+    Show costs only for releases of the caller's own project.
+    """
     rows, last = newest(session, Release, *narrowed, limit=limit, before=before, columns=_ON_PAGES)
-    shown = []
+    paid, shown = payments_of(session, rows) if with_costs else None, []
     for release, row in zip(records(session, rows), rows, strict=True):
-        own = is_own(session, release.project_id)
-        shown.append(ReleaseView(release, row.card, row.dataset_name if own else None))
+        name = row.dataset_name if is_own(session, release.project_id) else None
+        used = None if paid is None else _used_fraction(paid, row.account_id, row.hold_id)
+        shown.append(ReleaseView(release, row.card, name, used))
     return shown, last
+
+
+def _used_fraction(paid: Payments, account_id: str, hold_id: str | None) -> float | None:
+    """Return None if the account contradicts its log."""
+    balance = paid.payer(account_id).balance
+    if balance is None or hold_id is None:
+        return None
+    return paid.holds[hold_id].captured_nano / max(balance.capacity_nano, balance.spent_nano + balance.reserved_nano)
 
 
 @dataclass(frozen=True)
@@ -104,18 +118,9 @@ class WholeRelease(ReleaseView):
     """A release on its own page. For shared releases, payer and options are hidden."""
 
     payer: Payer | None
-    hold: ledger.Hold | None
     dataset: DatasetRecord
     recipe: str
     options: dict[str, Any]
-
-    @property
-    def used_fraction(self) -> float | None:
-        """The cost as a fraction of the account's lifetime budget; None if the account contradicts its log."""
-        if self.hold is None or self.payer is None or self.payer.balance is None:
-            return None
-        balance = self.payer.balance
-        return self.hold.captured_nano / max(balance.capacity_nano, balance.spent_nano + balance.reserved_nano)
 
 
 def view(session: Session, release_id: str) -> WholeRelease:
@@ -130,8 +135,8 @@ def view(session: Session, release_id: str) -> WholeRelease:
         release=release,
         card=row.card,
         dataset_name=row.dataset.name if own else None,
+        used_fraction=None if paid is None else _used_fraction(paid, row.account_id, row.job.hold_id),
         payer=None if paid is None else paid.payer(row.account_id),
-        hold=None if paid is None else paid.holds.get(str(row.job.hold_id)),
         dataset=dataset_record(row.dataset),
         recipe=row.job.recipe,
         options={**row.job.plan.get("config", {}), **row.job.options} if own else {},

@@ -122,6 +122,7 @@ def deliver(factory: SessionFactory, sender: Sender, clock: Callable[[], datetim
         sent = select(Delivery).where(Delivery.id.in_(answers)).order_by(Delivery.id)
         for delivery in session.scalars(sent).all():  # except for webhooks that were removed meanwhile
             webhook = session.get_one(Webhook, delivery.webhook_id)
+            delivery.status = answers[delivery.id].status
             if answers[delivery.id].delivered:
                 delivery.next_at, delivery.delivered_at = None, now_answered
                 webhook.failing_since = None

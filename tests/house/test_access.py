@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 OWNED = {
     *("Account", "Admin", "ApiKey", "AuditEvent", "Dataset", "Decision", "Entry", "Evaluation"),
-    *("Hold", "Job", "Preview", "Project", "Release", "Sample", "Share", "Sweep", "Webhook"),
+    *("Hold", "Invitation", "Job", "Preview", "Project", "Release", "Sample", "Share", "Sweep", "Webhook"),
 }
 FILTERS = {"visible", "newest", "newest_page"}  # functions that filter a query for the caller
 READERS = {"select", "get", "get_one"}
@@ -26,6 +26,7 @@ WHOLE = {
     "identity/admins.py": "counts all admins, so that two remain",
     "identity/auth.py": "finds the key of the caller, and revokes the keys that it created",
     "identity/decisions.py": "finds the admins who ask and decide, and duplicates of a request",
+    "identity/invitations.py": "finds the invitation of a link, and counts the unused invitations of its project",
     "identity/people.py": "finds the person who signs in, and their keys",
     "identity/projects.py": "names the projects, accounts and admins of visible rows, and counts all projects",
     "identity/recording.py": "deletes old events of every project",

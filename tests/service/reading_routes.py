@@ -64,4 +64,4 @@ def stocked(settings: Settings, clock: Callable[[], datetime] = utc_now) -> Iter
         token = stock.pop("token")
         assert client.post("/login", data={"key": token}).headers["location"] == "/"
         client.headers["Authorization"] = f"Bearer {token}"
-        yield client, stock | {"part": "ledger"}
+        yield client, stock | {"part": "ledger", "tab": "guarantee", "number": "0"}

@@ -35,6 +35,7 @@ MAY: dict[str, set[str]] = {
     "admin": {"owner", "admin"},
     "audit": {"owner", "auditor", "admin"},
     "metrics": {"admin"},
+    "installation": {"admin"},
     "data": {"owner", "steward", "admin"},
     "person": set(),  # whom a sign-in provider knows, whatever their role: see `may`
     "read": departments.READS,
@@ -45,7 +46,9 @@ OF_INSTALLATION = {f"POST /v1/{place}" for place in ("accounts", "projects", "pr
 OF_INSTALLATION |= {"GET /v1/ledger"}
 # Not for an admin, where there are several.
 OF_PROJECTS = {"POST /v1/accounts/{account_id}/withdrawals", "POST /v1/datasets"}
-PAGES = {"GET /admins": "admin", "GET /audit": "audit", "POST /datasets/new": "data"}
+PAGES = {f"GET /settings/{page}": "admin" for page in ("members", "keys", "webhooks")}
+PAGES |= {"GET /settings/audit": "audit", "POST /datasets/new": "data", "POST /view": "installation"}
+PAGES |= {f"POST /you/keys/{{key_id}}/{act}": "read" for act in ("rotate", "revoke")}  # their own, at least
 HIDDEN_FROM_ADMINS = {f"{{{noun}_id}}" for noun in ("dataset", "job", "sweep", "release", "sample", "preview", "made")}
 # What a share opens, and the answer of each to whoever may.
 SHARED = {"POST /v1/releases/{release_id}/samples": 202, "GET /compare": 200}
@@ -53,9 +56,12 @@ SHARED |= {
     f"GET {place}{part}": 200
     for place, parts in {
         "/v1/releases/{release_id}": (
-            *("", "/card", "/grid.png", "/files/{name}", "/evaluations", "/report.html", "/report.json", "/shares"),
+            *("", "/card", "/grid.png", "/images/{number}.png", "/files/{name}"),
+            *("/evaluations", "/report.html", "/report.json", "/shares"),
         ),
-        "/releases/{release_id}": ("", "/grid.png", "/files/{name}", "/report"),
+        "/releases/{release_id}": (
+            *("", "/{tab}", "/tiles.png", "/grid.png", "/images/{number}.png", "/files/{name}", "/report"),
+        ),
         "/v1/samples/{sample_id}": ("", "/content"),
         "/samples/{sample_id}": ("/content",),
     }.items()

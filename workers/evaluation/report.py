@@ -22,6 +22,7 @@ from obscura.wire.provenance import encode_png, mark
 
 SAMPLES_PER_CLASS: Final = 10
 FIRST_IMAGES: Final = 9  # on the first page
+TILES: Final = 3  # in each row and column of the overview of a release
 # Pairwise distances use at most this many images of a class: 200 give 19,900 pairs, enough for a mean.
 PAIRED_IMAGES_MAX = 200
 # Two images are near twins when their root-mean-square pixel difference is at most this share of the full range.
@@ -214,3 +215,14 @@ def draw_grid(images: npt.ArrayLike, classes: Sequence[str], release_id: str | N
         sheet.paste(row, (left, top))
         draw.text((left - LABEL_GAP_PIXELS, top + row.height / 2), label, fill=INK, font=font, anchor="rm")
     return encode_png(sheet, None if release_id is None else mark(release_id))
+
+
+def draw_tiles(images: npt.NDArray[np.uint8], release_id: str) -> bytes:
+    """Return TILES x TILES synthetic images (n, h, w, c) as PNG, with transparent gaps, marked as synthetic."""
+    _, height, width, _ = images.shape
+    gap = max(1, height // 14)
+    tiles = np.zeros((TILES, TILES, height + gap, width + gap, 4), dtype=np.uint8)
+    tiles[:, :, :height, :width, :3] = images.reshape(TILES, TILES, height, width, -1)
+    tiles[:, :, :height, :width, 3] = 255
+    sheet = np.concatenate(np.concatenate(tiles, axis=1), axis=1)[:-gap, :-gap]
+    return encode_png(Image.fromarray(sheet), mark(release_id))

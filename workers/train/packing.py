@@ -106,9 +106,13 @@ def write_sample(
     file: SampleFile,
     progress: Progress = lambda **_: None,
 ) -> None:
+    pack(path, draw(generator, request, progress, STAGE), request, file)
+
+
+def pack(path: Path, drawn: _Drawn, request: SampleRequest, file: SampleFile) -> None:
+    """Write images that were generated for a request."""
     readme = dataset_card(request, file).encode()
     card = (json.dumps(ordered_card(file.card), indent=2, ensure_ascii=False) + "\n").encode()
-    drawn = draw(generator, request, progress, STAGE)
     first, labels = next(drawn)
     drawn = itertools.chain([(first, labels)], drawn)
     preview = strip(as_pixels(np.moveaxis(first[:FIRST_IMAGES], -1, 1) / 255.0))

@@ -21,8 +21,9 @@ import numpy as np
 import torch
 
 from models.released import load_released
-from obscura.wire.formats import CARD_FILE
+from obscura.wire.formats import CARD_FILE, IMAGES_FILE
 from obscura.wire.wording import show_epsilon
+from obscura.wire.words import SampleFormat
 from privacy.accounting.certificate import build_certificate
 from privacy.accounting.events import Event
 from privacy.plans.options import ClassFractionsConfig
@@ -38,13 +39,15 @@ from workers.recipes.interface import Piece, Progress
 from workers.train.drawing import SampleRequest, draw, drawing_work
 from workers.train.inputs import charged_by_stage
 from workers.train.orders import Context, Training
+from workers.train.packing import SampleFile, pack
 
 RELEASE_FILE = "release.json"  # content of the release's row, so that another attempt can publish this artifact
-GRID_FILE = "grid.png"
+GRID_FILE, TILES_FILE = "grid.png", "tiles.png"
 _GRID_PER_CLASS = 10
 _REPORT_PER_CLASS = 200  # as many as the report's distances need
 _REPORT_IMAGES_MAX = 20_000
 _REPORT_SECONDS = 10.0
+_STORED_MAX = 2000  # images, or as many as the grid has
 _PICTURE_SEED = 0
 
 
@@ -121,7 +124,7 @@ def _show_generator(
     release: Mapping[str, Any],
     progress: Progress,
 ) -> None:
-    """Write grid and report of a generator, within seconds; slower measurements belong to evaluations.
+    """Write images, grid and report of a generator, within seconds; slower measurements belong to evaluations.
 
     A slow generator must not delay its release. So draw the grid's images, and further images while time is left.
     """
@@ -137,10 +140,14 @@ def _show_generator(
             break
     images, labels = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
     by_class = np.argsort(labels[:least], kind="stable")
-    sheet = report.draw_grid(
-        images[:least][by_class].transpose(0, 3, 1, 2) / 255.0, classes, release_id_of(training.job.id)
-    )
+    release_id, sign = release_id_of(training.job.id), context.signing_key().sign
+    sheet = report.draw_grid(images[:least][by_class].transpose(0, 3, 1, 2) / 255.0, classes, release_id)
     (directory / GRID_FILE).write_bytes(sheet)  # of images (n, c, h, w)
+    (directory / TILES_FILE).write_bytes(report.draw_tiles(images[: report.TILES**2], release_id))
+    stored = slice(min(drawn, max(least, _STORED_MAX)))
+    file = SampleFile(SampleFormat.IMAGEFOLDER, release["name"], card, release_id, sign)
+    request = replace(request, count=len(images[stored]))
+    pack(directory / IMAGES_FILE, iter([(images[stored], labels[stored])]), request, file)
     on_gpu = context.device.type == "cuda"
     technical = {
         "obscura": version("obscura-images"),

@@ -1,4 +1,4 @@
-"""Admins, decisions, projects, people, API keys, and webhooks."""
+"""Admins, decisions, projects, people, API keys, invitations, and webhooks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 
 from obscura.wire import admin_schemas as wire
 from obscura.wire.schemas import Identifier, Page, ReasonRequest, record_of
@@ -15,11 +15,11 @@ from service import jobs, ledger, quotas
 from service.api.answers import ApiRoute, newest_page
 from service.api.deps import ADMIN, INSTALLATION, READ, Admin, OfAccount, Paging, Reader, Running, Service
 from service.db.access_tables import Admin as AdminRow
-from service.db.access_tables import ApiKey, Decision, Project, Webhook
+from service.db.access_tables import ApiKey, Decision, Invitation, Project, Webhook
 from service.db.session import transaction
 from service.dependencies import SECONDS_MAX
 from service.errors import NotFound
-from service.identity import access, admins, auth, decisions, projects
+from service.identity import access, admins, auth, decisions, invitations, projects
 from service.views import admins as views
 from service.webhooks import delivering, sending
 
@@ -174,6 +174,44 @@ def revoke_key(
     with transaction(service.factory) as session:
         key, others = auth.revoke_key(session, key_id=key_id, admin_id=admin.admin_id, now=service.clock(), **given)
         return wire.RevokedKeyRecord(**dict(views.keys(session, [key])[0]), others_revoked=others)
+
+
+@router.post("/invitations", status_code=201, summary="Invite a person")
+def invite(
+    service: Running, request: Request, response: Response, admin: Admin, body: wire.InvitationRequest
+) -> wire.NewInvitationRecord:
+    """Create a link that gives a person a role once, within seven days. Only this response contains the link.
+
+    The person enters their name and receives a key, which counts as created by your key. A future admin or owner
+    receives no permissions: their browser makes a token and sends only its introduction. Compare it with the person,
+    and request the admission. 409 with a sign-in provider.
+    """
+    now = service.clock()
+    with transaction(service.factory) as session:
+        row, secret = invitations.invite(session, admin, **body.model_dump(), now=now)
+        (record,) = views.invitations(session, [row], now)
+    response.headers.update({"Location": "/v1/invitations", "Cache-Control": "no-store"})
+    link = f"{service.settings.public_url or str(request.base_url).rstrip('/')}/invitations/{secret}"
+    return wire.NewInvitationRecord(**dict(record), link=link)
+
+
+@router.get("/invitations", dependencies=[ADMIN], summary="List invitations")
+def list_invitations(service: Running, page: Paging) -> Page[wire.InvitationRecord]:
+    """List invitations, newest first, including used, revoked and expired invitations."""
+    return newest_page(service, page, Invitation, partial(views.invitations, now=service.clock()))
+
+
+@router.post("/invitations/{invitation_id}/revoke", dependencies=[ADMIN], summary="Revoke an invitation")
+def revoke_invitation(
+    service: Running, invitation_id: Annotated[Identifier, Path(description="The invitation.")]
+) -> wire.InvitationRecord:
+    """Revoke a link that was not used, or that a future admin used. Idempotent.
+
+    409 if it gave a person a key: revoke the key.
+    """
+    now = service.clock()
+    with transaction(service.factory) as session:
+        return views.invitations(session, [invitations.revoke(session, invitation_id, now=now)], now)[0]
 
 
 @key_router.post("/{key_id}/rotate", status_code=201, summary="Rotate a key")

@@ -13,7 +13,7 @@ from obscura.wire import formats, words
 from obscura.wire.admin_schemas import DecisionRecord
 from obscura.wire.release_schemas import EvaluationRecord, ReleaseRecord, ShareRecord, ShareRequest
 from obscura.wire.schemas import Identifier, Page
-from service import cards, errors, jobs, reports
+from service import cards, errors, gallery, jobs, reports
 from service.api import answers, problems
 from service.api.deps import ADMIN, READ, VIEW, Admin, OfAccount, Paging, ReleaseId, Running, Service
 from service.api.routes.admins import request_decision
@@ -28,7 +28,8 @@ from service.views import with_job
 
 router = APIRouter(prefix="/v1/releases", tags=["releases"], route_class=answers.ApiRoute)
 FileName = Annotated[str, Path(max_length=64, description="Name of the file.")]
-_OF_GENERATORS = ("report.html", "report.json", "grid.png")
+ImageNumber = Annotated[int, Path(ge=0, lt=2**31, description="Number of the image; the first is 0.")]
+_OF_GENERATORS = ("report.html", "report.json", "grid.png", "tiles.png", formats.IMAGES_FILE)
 # A report is self-contained: inline styles and images, no script, no external resource.
 REPORT_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'"
 
@@ -96,23 +97,35 @@ def read_report_data(service: Running, release_id: ReleaseId) -> Response:
 @router.get("/{release_id}/grid.png", **_file("image/png"))
 def read_grid(service: Running, request: Request, release_id: ReleaseId) -> Response:
     """Return a grid of synthetic images, one row per class."""
-    return _send(service, request, release_id, "grid.png", "image/png")
+    return send_file(service, request, release_id, "grid.png", "image/png")
+
+
+@router.get("/{release_id}/images/{number}.png", **_file("image/png"), summary="Read a stored image")
+def read_image(service: Running, request: Request, release_id: ReleaseId, number: ImageNumber) -> Response:
+    """Return one of the synthetic images that were stored when the release was published. Classes take turns: image `n`
+    has the label `n` modulo the number of classes. `files/images.zip` contains all of them.
+    """
+    _require_generator(service, release_id, formats.IMAGES_FILE)
+    content = gallery.open_gallery(service.storage, release_id).read(number)
+    response = answers.with_etag(request, Response(content, media_type="image/png"))
+    response.headers["Cache-Control"] = "private, max-age=31536000, immutable"
+    return response
 
 
 @router.get("/{release_id}/files/{name}", **_file("application/octet-stream"), summary="Download a file")
 def read_file(service: Running, request: Request, release_id: ReleaseId, name: FileName) -> Response:
-    """Download a file of the release. Generators have `generator.*`, a model card, and `load_generator.py`, which needs
-    only torch. Classifiers have `classifier.*` and `extractor.safetensors`. Class counts have `histogram.json`. Every
-    release has its privacy card.
+    """Download a file of the release. Generators have `generator.*`, a model card, `load_generator.py`, which needs
+    only torch, and `images.zip` with stored images. Classifiers have `classifier.*` and `extractor.safetensors`. Class
+    counts have `histogram.json`. Every release has its privacy card.
     """
     if name in formats.MADE:
         made = cards.read_made(service.storage, service.factory, release_id, name)
         return Response(made, media_type="text/plain; charset=utf-8")
-    if name not in formats.DOWNLOADS:
-        known = ", ".join((*formats.DOWNLOADS, *formats.MADE))
+    if name not in (*formats.DOWNLOADS, formats.IMAGES_FILE):
+        known = ", ".join((*formats.DOWNLOADS, formats.IMAGES_FILE, *formats.MADE))
         raise errors.NotFound(f"There is no such file. The files of releases are {known}.", name=name)
     kind = "json" if name.endswith(".json") else "octet-stream"
-    return _send(service, request, release_id, name, f"application/{kind}")
+    return send_file(service, request, release_id, name, f"application/{kind}")
 
 
 @router.get("/{release_id}/evaluations", dependencies=[VIEW], summary="List a release's evaluations")
@@ -140,7 +153,7 @@ def _require_generator(service: Service, release_id: str, name: str) -> Release:
     return release
 
 
-def _send(service: Service, request: Request, release_id: str, name: str, media_type: str) -> Response:
+def send_file(service: Service, request: Request, release_id: str, name: str, media_type: str) -> Response:
     release = _require_generator(service, release_id, name)
     path = service.storage.open(interface.key_of(release.id), name)
     return answers.send_file(request, path, sha256=interface.digest_file(path), media_type=media_type)

@@ -1,8 +1,9 @@
 // Sends forms to the API as JSON. <form data-call="POST /v1/accounts/ID/freeze" data-then="/accounts/ID/controls">
 //
 // A field's name is its name in the request, and data-body holds fixed fields. Empty fields are left out; type=number and
-// data-number are sent as numbers, ticked boxes as true, data-shares as an object. After success the page data-then is
-// opened ({id} is the field id of the response), or this page is reloaded. An error is shown at its field, or above the form.
+// data-number are sent as numbers, data-list as a list of words, ticked boxes as true, data-shares as an object. After
+// success the page data-then is opened ({id} is the field id of the response), or this page is reloaded, or, with
+// data-show, the event "answered" has the response. An error is shown at its field, or above the form.
 "use strict";
 (() => {
   const token = document.querySelector("meta[name=form-token]")?.content ?? "";
@@ -12,6 +13,7 @@
     const text = field.value.trim();
     if (text === "") return undefined;
     if (field.dataset.shares !== undefined && text.includes("=")) return sharesOf(text);
+    if (field.dataset.list !== undefined) return text.split(" ");
     if (field.type === "number" || field.dataset.number !== undefined) return Number.isNaN(Number(text)) ? text : Number(text);
     return text;
   }
@@ -90,6 +92,12 @@
     for (const button of buttons) button.disabled = true;
     try {
       const record = await call(form, form.dataset.once);
+      if (form.dataset.show !== undefined) {
+        delete form.dataset.once;
+        for (const button of buttons) button.disabled = false;
+        form.dispatchEvent(new CustomEvent("answered", { bubbles: true, detail: record }));
+        return;
+      }
       const next = (form.dataset.then ?? "").replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(record[name]));
       if (next) location.assign(next);
       else location.reload();

@@ -14,7 +14,7 @@ from obscura.wire.job_schemas import JobRequest
 from obscura.wire.schemas import to_the_minute
 from obscura.wire.words import TRAIN, EarlyEnd, EntryKind, JobState, ReleaseKind
 from privacy.plans.plan import Plan
-from service import ledger, wording
+from service import ledger
 from service.audit import proofs, signing
 from service.db.base import is_id, new_id
 from service.db.job_tables import FailureCode, Job, Release
@@ -211,7 +211,7 @@ def publish(
 KIND = Kind(
     name=TRAIN,
     many="trainings",
-    title=lambda job, _made: wording.RECIPE_TITLES.get(job.recipe, job.recipe),
+    title=lambda job, _made: f"{job.dataset_name} · {job.recipe} · ε {job.epsilon:g}",
     accept=accept,
     failed=FailureCode.TRAINING_FAILED,
     order=Order(

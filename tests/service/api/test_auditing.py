@@ -181,10 +181,10 @@ def test_auditors_and_owners_read_their_project_and_admins_everything(installati
     assert walked == everything[: len(walked)]
     browser = installation.clients["auditor"]  # which another test has signed out
     browser.post("/login", data={"key": browser.headers["Authorization"].split()[1]})
-    shown = browser.get("/audit").text
-    assert "Audit log</h1>" in shown
+    shown = browser.get("/settings/audit").text
+    assert 'aria-current="page">Audit log</a>' in shown
     assert everything[-1]["action"] in shown
-    older = re.search(r'href="(/audit\?before=evt_\w+)"', shown)
+    older = re.search(r'href="(/settings/audit\?before=evt_\w+)"', shown)
     assert older is not None
     earlier = installation.clients["auditor"].get(older[1]).text
     assert [line["outcome"] for line in everything[-3:]] == ["allowed"] * 3
@@ -192,7 +192,7 @@ def test_auditors_and_owners_read_their_project_and_admins_everything(installati
     asked = set(re.findall(r'data-label="Who">[^<]*<span class="under">(key_\w+)', shown + earlier))
     ours = {key for who, key in installation.key_ids.items() if installation.projects.get(who) in (own, None)}
     assert asked <= ours
-    assert installation.clients["nobody"].get("/audit").status_code == 303
+    assert installation.clients["nobody"].get("/settings/audit").status_code == 303
     assert all(line["at"].endswith(":00Z") for line in everything)
     assert "sequence" not in everything[0]
     foreign = read("admin", limit=1)[0]["id"]

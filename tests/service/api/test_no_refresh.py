@@ -20,6 +20,7 @@ from obscura.wire.schemas import BalanceFacts
 from service import ledger
 from service.cli import ledger as ledger_commands
 from service.cli import machine
+from service.db.access_tables import DEFAULT_PROJECT
 from service.db.base import new_id
 from service.db.session import transaction
 from service.identity.admins import introduce
@@ -152,10 +153,15 @@ def test_no_request_returns_what_was_spent(served, watched):
         at_once = {**declared, "account_id": ask.account_id, "format": "npz"}
         body = json.dumps(at_once).encode() + b"\n" + npz(10)
         ask("POST", "/datasets/new", client=browser, data=None, content=body)
+        ask("POST", "/view", {"project": DEFAULT_PROJECT}, client=browser)
         ask("POST", "/logout", client=browser)
+        link = ask("POST", "/v1/invitations", {"role": "analyst"})["link"].rpartition("/")[2]
+        ask("POST", "/invitations/{secret}", {"name": "ana", "days": "7"}, client=browser, secret=link)
         secret = served.app.state.links.make(now_seconds=time.monotonic())
         ask("POST", "/sign-in/{secret}", client=browser, secret=secret)
     ask("DELETE", "/v1/datasets/{dataset_id}", **dataset)
+    invitation = ask("POST", "/v1/invitations", {"role": "analyst"})["id"]
+    ask("POST", "/v1/invitations/{invitation_id}/revoke", invitation_id=invitation)
     project = ask("POST", "/v1/projects", {"name": "the same people's"})
     ask("POST", "/v1/projects/{project_id}/rename", {"name": "others"}, project_id=project["id"])
     project = {"project_id": project["id"]}

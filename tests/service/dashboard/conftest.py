@@ -27,6 +27,7 @@ from service.db.ledger_tables import Hold
 from service.db.session import SessionFactory, transaction
 from service.settings import Settings
 from service.storage.interface import key_of
+from tests.pictures import archive, picture
 from tests.service.reading_routes import TestClient, application
 from tests.service.steps import REPORT, WithDatabase, charge, hold_amount, make_key
 
@@ -107,7 +108,8 @@ class Site(WithDatabase):
                 job.sweep_id = sweep.id
         return sweep.id
 
-    def add_release(self, job_id: str, *, name: str = "first") -> str:
+    def add_release(self, job_id: str, *, name: str = "first", stored: int = 0) -> str:
+        """Publish a release, with as many stored images; the dataset has three classes."""
         release_id = new_id("rel")
         with transaction(self.factory) as session:
             job = session.get_one(Job, job_id)
@@ -120,6 +122,11 @@ class Site(WithDatabase):
         folder.mkdir(parents=True)
         Image.new("L", (40, 30), 90).save(folder / "grid.png")
         (folder / "generator.json").write_text("{}")
+        if stored:
+            Image.new("RGBA", (26, 26), "green").save(folder / "tiles.png")
+            names = [f"{number % 3}/{number:07d}.png" for number in range(stored)]
+            images = [picture(size=(8, 8), value=number % 256) for number in range(stored)]
+            (folder / "images.zip").write_bytes(archive(*zip(names, images, strict=True)))
         (folder / "report.json").write_text(json.dumps(REPORT))
         return release_id
 
@@ -165,7 +172,8 @@ class Stock:
         jobs = [f"/jobs/{job}" for job in (self.running, self.queued, self.done)]
         parts = ["/parts/budgets", "/parts/jobs", "/parts/releases", f"/jobs/{self.running}/part"]
         account = [f"/accounts/{self.account}{part}" for part in ("", "/data", "/jobs", "/ledger", "/controls")]
-        made = [f"/releases/{self.release}", f"/compare?release={self.release}", f"/datasets/{self.dataset}"]
+        made = [f"/releases/{self.release}{part}" for part in ("", "/usefulness", "/guarantee", "/use", "/share")]
+        made += [f"/compare?release={self.release}", f"/datasets/{self.dataset}"]
         new = ["/accounts/new", "/datasets/new", "/train", "/datasets"]
         return ["/", "/jobs", "/releases", *account, *made, *new, *jobs, *parts]
 
@@ -199,7 +207,7 @@ def stock(site: Site, open_account: Callable[..., str], declare_dataset: Callabl
     account = open_account(site.factory)
     dataset = declare_dataset(site.factory, account_id=account)
     done = site.add_job(account, dataset, epsilon=1.0, state="succeeded")
-    release = site.add_release(done)
+    release = site.add_release(done, stored=140)
     sample = site.add_sample(release)
     progress = {"stage": "teacher_votes", "step": 612, "steps": 1450, "eta_seconds": 214}
     running = site.add_job(account, dataset, epsilon=2.0, state="running", progress=progress)

@@ -39,7 +39,7 @@ def test_without_a_session_every_page_leads_to_the_form(closed, caller):
 def test_everybody_reads_where_the_operator_has_said_so(site):
     assert site.settings.dashboard_public
     assert site.client(peer="203.0.113.9", host="obscura.example").get("/").status_code == 200
-    assert site.client(peer="203.0.113.9").get("/admins").status_code == 303
+    assert site.client(peer="203.0.113.9").get("/settings/members").status_code == 303
 
 
 def test_a_key_opens_a_session_and_signing_out_ends_it(closed):
@@ -204,12 +204,11 @@ def test_an_admin_learns_why_the_data_of_several_projects_are_hidden(site, stock
     for name in ("heart", "lung"):
         site.do(projects.create, name=name, now=site.now)
     for page in pages:
-        assert_shown(
-            admin.get(page).text, "of its 3 projects are hidden from you", "nothing was deleted", 'href="/projects"'
-        )
+        shown = admin.get(page).text
+        assert_shown(shown, "of its 3 projects are hidden from you", "nothing was deleted", 'action="/view"')
         assert "are hidden from you" not in member.get(page).text
         assert "are hidden from you" not in site.client().get(page).text
     assert stock.dataset in member.get("/datasets").text, "the data are where they were"
     assert "First steps" not in admin.get("/").text
-    shown = admin.get("/projects").text
-    assert_shown(shown, "View a project", "obscura keys create my-view --role owner --project prj_")
+    shown = admin.get("/settings/projects").text
+    assert_shown(shown, "View heart", "View lung", "as its owner")

@@ -338,7 +338,7 @@ def test_error_pages_keep_the_menu_and_say_what_to_do(site, stock):
     for client, address, status, title in (
         (reader, "/nothing", 404, "Not found"),
         (reader, "/jobs/job_x", 404, "Not found"),
-        (reader, "/admins", 403, "Permission denied"),
+        (reader, "/settings/members", 403, "Permission denied"),
         (reader, "/jobs?state=asleep", 422, "Invalid request"),
         (reader, "/logout", 405, "Invalid request"),
     ):

@@ -271,9 +271,15 @@ def test_private_images_are_made_by_clicks_alone(browser, tmp_path):
         page.wait_for_url("**/releases/rel_*")
         page.unroute("**/releases/rel_*")
         release = page.url
-        grid = page.locator("figure.sheet img")
-        assert grid.evaluate("image => image.complete && image.naturalWidth > 100")
+        tile = page.locator(".tiles img").first
+        expect(tile).to_have_js_property("complete", True)
+        expect(tile).to_have_js_property("naturalWidth", 8)
+        with page.expect_download() as download:
+            page.click("a:has-text('Download 2,000 images')")
+        with zipfile.ZipFile(download.value.path()) as archive:
+            assert sum(name.endswith(".png") and "/" in name for name in archive.namelist()) == 2000
 
+        page.click("a:has-text('Use it')")
         page.fill("#count", "20")
         page.click("button:has-text('Generate')")
         with page.expect_download() as download:
@@ -285,7 +291,7 @@ def test_private_images_are_made_by_clicks_alone(browser, tmp_path):
         for width, scheme in WINDOWS:
             page.set_viewport_size({"width": width, "height": 900})
             page.emulate_media(color_scheme=scheme)
-            for address, ready in ((release, "figure.sheet"), ("/reference", ".opblock-tag")):
+            for address, ready in ((release, ".tiles"), ("/reference", ".opblock-tag")):
                 page.goto(address)
                 page.locator(ready).first.wait_for()
                 assert barriers(page) == []

@@ -26,13 +26,13 @@ OPTIONS = {"teachers": 10, "top_k": 4}
 
 def test_admins_admit_and_remove_each_other_from_browsers(site):
     alice, bob, reader = site.signed_in("admin"), site.signed_in("admin"), site.signed_in("read")
-    assert reader.get("/admins").status_code == 403
-    assert site.client().get("/admins").status_code == 303, "names are not for everybody on this machine"
-    assert 'href="/admins"' in alice.get("/").text
-    assert 'href="/admins"' not in reader.get("/").text
+    assert reader.get("/settings/members").status_code == 403
+    assert site.client().get("/settings/members").status_code == 303, "names are not for everybody on this machine"
+    assert 'href="/settings/members"' in alice.get("/").text
+    assert 'href="/settings/members"' not in reader.get("/").text
     introduction = introduce()[1]
     facts = {"name": "Carol <c>", "introduction": introduction, "reason": "a third"}
-    assert submit(alice, "/admins", "POST /v1/admins", **facts).status_code == 201
+    assert submit(alice, "/settings/members", "POST /v1/admins", **facts).status_code == 201
     (asked,) = site.rows(Decision)
     act = f"POST /v1/decisions/{asked.id}/approve"
     for client, shown in ((alice, "Withdraw"), (bob, "Approve")):
@@ -41,12 +41,12 @@ def test_admins_admit_and_remove_each_other_from_browsers(site):
     assert submit(bob, "/decisions", act).status_code == 200
     (asked,) = site.rows(Decision)
     remove = f"POST /v1/admins/{asked.admin_id}/remove"
-    assert submit(bob, "/admins", remove, reason="a mistake").status_code == 201
+    assert submit(bob, "/settings/members", remove, reason="a mistake").status_code == 201
     newest = next(row for row in site.rows(Decision) if row.state.value == "pending")
     assert submit(alice, "/decisions", f"POST /v1/decisions/{newest.id}/approve").status_code == 200
-    assert_shown(bob.get("/admins").text, "Removed")
+    assert_shown(bob.get("/settings/members").text, "Removed")
     assert_shown(bob.get("/decisions").text, "1 key revoked")
-    assert remove not in forms_of(bob.get("/admins").text)
+    assert remove not in forms_of(bob.get("/settings/members").text)
 
 
 def test_admins_see_who_made_a_key_when_it_was_used_and_when_it_ends(site):
@@ -59,7 +59,7 @@ def test_admins_see_who_made_a_key_when_it_was_used_and_when_it_ends(site):
         old = create_key(session, name="old", scopes=["data"], now=site.now, expires_at=site.now + timedelta(minutes=1))
         old[0].created_at = site.now - timedelta(days=1)
         whose = session.get_one(Admin, mine.admin_id).name
-    shown = alice.get("/admins").text
+    shown = alice.get("/settings/keys").text
     assert_shown(
         shown, "nightly &lt;b&gt;: read", f"by {whose}, with {mine.id}", "2030-01-02T03:00", "2030-02-01T03:04"
     )
@@ -146,7 +146,8 @@ def test_a_sweep_over_epsilon_names_each_trial_by_it_and_links_its_release(site,
     for address in (f"/sweeps/{sweep_id}", f"/sweeps/{sweep_id}/part"):
         shown = site.client().get(address).text
         assert re.findall(r'<a href="/jobs/\w+">([^<]+)</a>', shown) == ["ε 0.1", "ε 0.2", "ε 0.3"]
-        assert re.findall(r'<a href="/releases/(\w+)">Open', shown) == [release]
+        thumbs = r'<a class="thumb" href="/releases/(\w+)"><img src="/releases/\1/tiles.png"'
+        assert re.findall(thumbs, shown) == [release]
 
 
 def test_a_dataset_is_deleted_with_the_trainings_that_need_it(site, stock, uploader):
@@ -168,7 +169,15 @@ def test_a_dataset_is_deleted_with_the_trainings_that_need_it(site, stock, uploa
 
 
 NEW_ACCOUNT = "/accounts/new?name=a&owner=b&epsilon=1&units=100&unit=record&review=1"
-FORM_PAGES = (NEW_ACCOUNT, "/admins", "/decisions", "/projects", "/train?epsilon=0.1&recipe=moments")
+FORM_PAGES = (
+    NEW_ACCOUNT,
+    "/settings/members",
+    "/settings/keys",
+    "/settings/webhooks",
+    "/decisions",
+    "/settings/projects",
+    "/train?epsilon=0.1&recipe=moments",
+)
 
 
 def test_every_form_sends_what_a_route_of_the_api_takes(site, stock, sweep):

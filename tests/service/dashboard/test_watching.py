@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from obscura.wire.job_schemas import SweepRecord, TrialFacts
 from obscura.wire.words import DatasetState, JobState
-from service.dashboard.charts import sweep_chart
+from service.dashboard.charts import Point, accuracy_chart
 from service.dashboard.forms import SEARCHED_MAX, Filters
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release, Sweep
@@ -82,7 +81,7 @@ def test_releases_stand_side_by_side_with_the_chance_level(site, stock):
 
 
 def test_a_release_says_how_to_use_it(site, stock):
-    shown = site.client().get(f"/releases/{stock.release}").text
+    shown = site.client().get(f"/releases/{stock.release}/use").text
     assert_shown(shown, f"obscura download {stock.release}", "load_dataset", "ImageFolder", "Idempotency-Key")
     assert f"http://127.0.0.1:8420/v1/releases/{stock.release}/samples" in shown
 
@@ -97,19 +96,17 @@ def test_an_unknown_address_is_a_page_for_browsers_alone(site, address, status):
     assert site.client().get("/v1/nothing", headers={"Accept": "text/html"}).json()["code"] == "not_found"
 
 
-def test_a_sweeps_chart_has_a_dot_for_each_measured_trial():
-    def trial(job_id, epsilon, accuracy):
-        return TrialFacts.model_construct(job_id=job_id, epsilon=epsilon, accuracy=accuracy)
-
-    trials = [trial("job_1", 1.0, {"cnn": 0.5}), trial("job_2", 2.0, {"cnn": 1.0}), trial("job_3", 3.0, None)]
-    chart = sweep_chart(SweepRecord.model_construct(trials=trials, best_job_id="job_2"), classes=4)
-    (x_one, y_one, _), (x_two, y_two, best) = chart.dots
-    assert best
+def test_a_chart_has_a_dot_for_each_measured_training():
+    chart = accuracy_chart([Point(1.0, 0.5, 1.0), Point(2.0, 1.0, 2.0, is_best=True)], classes=4)
+    (x_one, y_one, one, _), (x_two, y_two, two, _) = chart.dots
+    assert (one.is_best, two.is_best) == (False, True)
     assert x_two - chart.left == pytest.approx(2 * (x_one - chart.left), abs=0.2)
     assert chart.bottom - y_two == pytest.approx(2 * (chart.bottom - y_one), abs=0.2)
     assert chart.bottom - chart.chance == pytest.approx((chart.bottom - y_two) / 4, abs=0.2)
     assert replace(chart).percents[0] == (0, chart.bottom)
-    assert sweep_chart(SweepRecord.model_construct(trials=trials[2:], best_job_id=None), classes=4) is None
+    assert accuracy_chart([], classes=4) is None
+    crowded = accuracy_chart([Point(cost, 0.5, cost) for cost in (1.0, 1.1, 3.0)], classes=4)
+    assert [has_room for *_, has_room in crowded.dots] == [True, False, True]
 
 
 def test_the_reference_is_served_from_here_alone(site):

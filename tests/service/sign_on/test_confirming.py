@@ -215,10 +215,10 @@ def test_owners_see_the_people_of_their_project_and_admins_of_the_installation_a
     for login in ("eve", "gil"):
         house.sign_in(login)
     ids = {person.subject: person.id for person in house.rows(Person)}
-    page = ana.get("/admins").text
+    page = ana.get("/settings/members").text
     assert [ids[who] in page for who in ("ana", "eve", "gil")] == [True, True, False]
     assert "Gil" not in page
-    page = house.sign_in("kim").get("/admins").text
+    page = house.sign_in("kim").get("/settings/members").text
     assert [ids[who] in page for who in ("ana", "eve", "gil")] == [True, True, True]
     listed = house.program(house.key_of(ana)).get("/v1/people").json()["items"]
     assert {(row["name"], row["project_id"]) for row in listed} == {

@@ -220,7 +220,7 @@ def test_somebody_with_several_roles_goes_from_one_to_the_other(house):
     before = browser.cookies[COOKIE]
     fields = {"token": form_token_of(browser), "role": roles[None].id}
     assert browser.post("/you/project", data=fields).status_code == 303
-    assert browser.get("/admins").status_code == 200
+    assert browser.get("/settings/members").status_code == 200
     old = house.browser()
     old.cookies.set(COOKIE, before, domain="127.0.0.1", path="/")
     assert old.get("/you").status_code == 303

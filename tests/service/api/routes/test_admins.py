@@ -153,9 +153,9 @@ def test_two_owners_remove_a_third(fresh, house):
 
 def test_the_page_of_admins_shows_an_owner_the_own_project(fresh, house):
     house.own("carol", by="alice")
-    shown = fresh.browser(fresh.tokens["carol"]).get("/admins")
+    shown = fresh.browser(fresh.tokens["carol"]).get("/settings/members")
     assert (shown.status_code, "carol" in shown.text, "bob" in shown.text) == (200, True, False)
-    assert "Owner of heart" in fresh.browser(fresh.tokens["alice"]).get("/admins").text
+    assert "Owner of heart" in fresh.browser(fresh.tokens["alice"]).get("/settings/members").text
 
 
 def test_an_admin_of_the_installation_sets_quotas_and_members_see_them(served):
@@ -212,18 +212,19 @@ def test_the_page_shows_what_is_taken_and_sets_quotas(served):
     owner = served.member(heart, "owner")
     admin = served.browser(served.tokens["admin"])
     owner.send("webhooks", {"url": "https://hooks.example.org/of-heart"}, status=201)
-    shown = admin.get("/projects").text
+    shown = admin.get("/settings/projects").text
     assert "heart" in shown
     assert f'data-call="POST /v1/projects/{heart}/quota"' in shown
     served.send(f"projects/{heart}/quota", {"jobs_max": 7})
-    seen = served.browser(owner.tokens["admin"]).get("/projects").text
+    seen = served.browser(owner.tokens["admin"]).get("/settings/projects").text
     assert "of 7" in seen
-    assert "Set the quota" not in seen
+    assert "Set quota" not in seen
     assert "default" not in seen
-    assert "of-heart" in seen
-    assert "whsec_" not in seen
+    hooks = served.browser(owner.tokens["admin"]).get("/settings/webhooks").text
+    assert "of-heart" in hooks
+    assert "whsec_" not in hooks
     reader = served.member(heart, "analyst")
-    assert "of-heart" not in served.browser(reader.tokens["admin"]).get("/projects").text
+    assert served.browser(reader.tokens["admin"]).get("/settings/webhooks").status_code == 403
 
 
 # --- webhooks ---------------------------------------------------------------------------------------------------------
@@ -277,3 +278,19 @@ def test_the_command_line_and_the_library_do_it_all(own_settings: OwnSettings):
             client.remove_webhook(second.id)
         assert run("remove", made["id"])[0] == 0
         assert json.loads(run("list", "--json")[1]) == []
+
+
+def test_the_command_line_invites_and_revokes(served):
+    run = partial(ran, served, "people")
+    code, told = run("invite", "--role", "analyst", "--json")
+    made = json.loads(told)
+    assert (code, made["role"], made["state"]) == (0, "analyst", "open")
+    assert made["link"].startswith(f"{served.url}/invitations/")
+    with Client(served.url, served.tokens["admin"]) as client:
+        assert next(client.invitations()).id == made["id"]
+        second = client.invite(role="viewer")
+        assert client.revoke_invitation(second.id).state == "revoked"
+    assert json.loads(run("uninvite", made["id"], "--json")[1])["state"] == "revoked"
+    listed = run("invitations", "--json")[1]
+    assert made["id"] in listed
+    assert made["link"] not in listed

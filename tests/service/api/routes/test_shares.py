@@ -187,7 +187,7 @@ def test_pages_tell_each_side_what_it_may_know(two: Two) -> None:
         return answer.text
 
     place = f"/releases/{two.release_id}"
-    assert "No other project" in page("anna", place)
+    assert "No other project" in page("anna", f"{place}/share")
     two.share(two.other)
     drawn = two.their_analyst.release(two.release_id).sample(4, format="npz")
     shown = [
@@ -198,8 +198,8 @@ def test_pages_tell_each_side_what_it_may_know(two: Two) -> None:
         assert two.account["name"] not in text
         assert ">pictures<" not in text  # the dataset
     assert "Trained by default, which shares it with you" in shown[0]
-    assert two.account["name"] in page("anna", place)
-    assert "heart" in page("anna", place)
+    assert two.account["name"] in page("anna", f"{place}/guarantee")
+    assert "heart" in page("anna", f"{place}/share")
     assert "Share release with heart" in " ".join(page("second", "/decisions").split())
     browser = two.served.browser(two.served.tokens["anna"])
     (share,) = two.owner.release(two.release_id).shares()
