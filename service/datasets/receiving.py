@@ -15,11 +15,13 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import select
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
+from obscura.wire.schemas import DatasetRequest
 from obscura.wire.words import DatasetState
 from service import quotas
-from service.datasets import fingerprints, reading, states, withdrawal
+from service.datasets import deletion, fingerprints, parts, reading, states, withdrawal
+from service.datasets.parts import Parts
 from service.datasets.vault import DatasetContext, Vault
 from service.db.dataset_tables import Dataset
 from service.db.ledger_tables import Account
@@ -85,6 +87,48 @@ def receive(
         raise
     _journal(context.vault, dataset, sent.subjects_key_check or "")
     return withdrawal.left_out(context, dataset)
+
+
+def receive_parts(
+    context: DatasetContext, upload: Parts, sent: reading.Sent, declared: DatasetRequest | str, *, by: str
+) -> Dataset:
+    """Receive an upload that has arrived in parts, for a declared dataset or for one that is declared now. Idempotent.
+
+    After a rejection, neither the parts nor a declaration of this upload remain. A failure of the service keeps the
+    parts, so that the same request can be repeated.
+
+    Args:
+        declared: id of a declared dataset, or the declaration of a new one.
+    """
+    settings, factory = context.settings, context.factory
+    if upload.dataset_id is not None:  # the answer was lost, or a process has died
+        with transaction(factory, read_only=True) as session:
+            earlier = session.get(Dataset, upload.dataset_id)
+        if earlier is not None and earlier.state in (DatasetState.READY, DatasetState.WITHDRAWING):
+            return earlier
+        if earlier is not None:
+            deletion.delete(settings, factory, earlier.id, cancel_jobs=True, now=context.clock())
+    if isinstance(declared, str):
+        dataset_id = declared
+    else:
+        with transaction(factory) as session:
+            dataset_id = states.declare(session, settings, declared, now=context.clock()).id
+            upload.note(dataset_id)  # before the commit
+    try:
+        received = receive(context, dataset_id, sent, by=by)
+    except BaseException as error:
+        if not isinstance(declared, str):
+            try:
+                deletion.delete(settings, factory, dataset_id, cancel_jobs=True, now=context.clock())
+            except (ObscuraError, SQLAlchemyError, OSError) as other:
+                name = type(other).__name__
+                get_logger(__name__).error("declaration_not_removed", dataset_id=dataset_id, error=name)
+        if isinstance(error, ObscuraError) and error.code == reading.UploadRefused.code:
+            upload.remove()
+        raise
+    upload.note(dataset_id)
+    upload.clear()
+    return received
 
 
 def keep_journal(vault: Vault, factory: SessionFactory) -> None:
@@ -167,6 +211,11 @@ def clean_up(settings: Settings, factory: SessionFactory, *, now: datetime) -> i
             return states.uploads(session)
 
     reading.sweep(settings, live)
+    for idle in parts.expired(settings, now=now):
+        with transaction(factory, read_only=True) as session:
+            left = session.get(Dataset, idle.dataset_id) if idle.dataset_id is not None else None
+        if left is not None and left.state is DatasetState.DECLARED:  # by an upload whose process has died
+            deletion.delete(settings, factory, left.id, cancel_jobs=True, now=now)
     return ended
 
 

@@ -1,0 +1,189 @@
+"""Uploads that arrive in parts, so that they can go on after a lost connection.
+
+A folder in the quarantine holds the parts of one upload. Only the uploader has the secret from which the folder's
+name and the key of its files are derived: the service cannot open the parts between two requests. A lock on the folder
+admits one request at a time, and ends with the process that holds it. A folder without requests for an hour is removed.
+
+An upload that also declares its dataset notes the dataset's id before the declaration is committed. So after a crash,
+the next request, or else the removal of the folder, deletes that declaration.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from obscura.private_files import make_private_folder, new_private_file, replace_file
+from service.errors import Conflict, NotFound, TooLarge
+from service.sealing import SealedReader, SealedWriter
+from service.settings import Settings
+
+PART_BYTES_MAX = 8 * 2**20
+IDLE_SECONDS_MAX = 3600
+PER_PROJECT_MAX = 6  # unfinished uploads; another one replaces the one that has been idle longest
+_BLOCK_BYTES = 2**20
+_SUFFIX = ".parts"
+_DATASET, _FRESH = "dataset", "fresh"
+_DERIVED = ("obscura parts folder 1", "obscura parts key 1")
+
+
+class UploadLost(NotFound):
+    """The parts of the upload are not here, so it must start again."""
+
+    code = "not_found"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of one upload, while its folder is locked. A part's file is named by its first and last offset."""
+
+    folder: Path
+    key: bytes
+
+    @property
+    def received(self) -> int:
+        """The number of bytes received so far."""
+        return max((end for _, end in self._ranges()), default=0)
+
+    def _ranges(self) -> list[tuple[int, int]]:
+        """Return the ranges of the parts from the first one to a gap, which only an interrupted removal leaves."""
+        names = [name.partition("-") for name in os.listdir(self.folder) if "-" in name]
+        ends, found, at = {int(first): int(last) for first, _, last in names}, list[tuple[int, int]](), 0
+        while at in ends:
+            found.append((at, ends[at]))
+            at = ends[at]
+        return found
+
+    def append(self, offset: int, blocks: Iterator[bytes], *, bytes_max: int) -> int:
+        """Store the part at `offset`, which must follow the last one, and return the number of bytes received.
+
+        An empty part stores nothing. A part whose body breaks off is forgotten.
+        """
+        size, fresh = 0, self.folder / _FRESH
+        fresh.unlink(missing_ok=True)  # left by a crash
+        with new_private_file(fresh) as file:
+            sealed = SealedWriter(file, self.key, f"upload part {offset}")
+            for block in blocks:
+                size += len(block)
+                if size > PART_BYTES_MAX:
+                    raise TooLarge("A part of the upload", PART_BYTES_MAX)
+                if offset + size > bytes_max:
+                    raise TooLarge("This file", bytes_max)
+                sealed.write(block)
+            sealed.finish()
+            file.flush()
+            os.fsync(file.fileno())
+        received = self.received
+        if size == 0:
+            return received
+        if offset != received:
+            raise Conflict(f"The next part must start at {received:,}, not at {offset:,}.", received=received)
+        fresh.rename(self.folder / f"{offset}-{offset + size}")
+        return offset + size
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield the content of all parts in order."""
+        for first, last in self._ranges():
+            source = (self.folder / f"{first}-{last}").open("rb")
+            with SealedReader(source, self.key, f"upload part {first}") as part:
+                while block := part.read(_BLOCK_BYTES):
+                    yield block
+
+    @property
+    def dataset_id(self) -> str | None:
+        """The dataset that this upload has declared or filled."""
+        with suppress(FileNotFoundError):
+            return (self.folder / _DATASET).read_text("ascii")
+        return None
+
+    def note(self, dataset_id: str) -> None:
+        """Write down the dataset of this upload, durably."""
+        replace_file(self.folder / _DATASET, dataset_id.encode("ascii"))
+
+    def remove(self) -> None:
+        """Remove the folder of a rejected upload."""
+        shutil.rmtree(self.folder)
+
+    def clear(self) -> None:
+        """Remove the parts, but keep the note of the dataset, so that a repeated request gets the same answer."""
+        for path in self.folder.iterdir():
+            if path.name != _DATASET:
+                path.unlink()
+
+
+def begin(settings: Settings, key_id: str, project_id: str | None, *, now: datetime) -> str:
+    """Create the folder of an upload by a key, and return the secret that opens it."""
+    secret = secrets.token_hex(32)
+    folder, _ = _locate(settings, secret, key_id, project_id)
+    others = [path for path in folder.parent.glob(f"{_prefix(project_id)}*{_SUFFIX}") if not (path / _DATASET).exists()]
+    others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    for idle in others[PER_PROJECT_MAX - 1 :]:
+        with suppress(FileNotFoundError, BlockingIOError), _locked(idle):
+            shutil.rmtree(idle)
+    make_private_folder(folder)
+    os.utime(folder, (now.timestamp(), now.timestamp()))
+    return secret
+
+
+@contextmanager
+def opened(settings: Settings, secret: str, key_id: str, project_id: str | None, *, now: datetime) -> Iterator[Parts]:
+    """Lock the parts of an upload inside the `with` block.
+
+    Raises:
+        UploadLost: they expired, were removed after a rejection, or are on another server.
+        Conflict: another request holds the lock.
+    """
+    folder, key = _locate(settings, secret, key_id, project_id)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(_locked(folder))
+        except FileNotFoundError:
+            raise UploadLost(
+                "The parts of this upload are not here: they were removed, or another server has them. Look under "
+                "Datasets whether the upload is complete. If not, upload again."
+            ) from None
+        except BlockingIOError:
+            raise Conflict("Another request of this upload is in progress. Wait until it ends.") from None
+        try:
+            yield Parts(folder, key)
+        finally:
+            with suppress(FileNotFoundError):
+                os.utime(folder, (now.timestamp(), now.timestamp()))
+
+
+def expired(settings: Settings, *, now: datetime) -> Iterator[Parts]:
+    """Yield each upload without a request for an hour, then remove it. Skip those in use."""
+    for folder in settings.quarantine_path.glob(f"*{_SUFFIX}"):
+        with suppress(FileNotFoundError, BlockingIOError), _locked(folder):
+            if now.timestamp() - folder.stat().st_mtime >= IDLE_SECONDS_MAX:
+                yield Parts(folder, b"")
+                shutil.rmtree(folder)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        folder.stat()  # raises if the last holder of the lock has removed the folder
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _prefix(project_id: str | None) -> str:
+    return f"{project_id or 'installation'}."
+
+
+def _locate(settings: Settings, secret: str, key_id: str, project_id: str | None) -> tuple[Path, bytes]:
+    """Return the folder of an upload and the key of its files."""
+    name, key = (hashlib.blake2b(f"{what} {key_id} {secret}".encode(), digest_size=32).digest() for what in _DERIVED)
+    return settings.quarantine_path / f"{_prefix(project_id)}{name.hex()}{_SUFFIX}", key
