@@ -25,7 +25,7 @@ from service.db.ledger_tables import Account
 from service.db.session import transaction
 from service.errors import InvalidInput, TooLarge
 from service.identity.access import Principal, Scope, find, visible
-from service.ingest.request import FORMATS
+from service.ingest.request import FORMATS, IngestLimits
 from service.views import ROWS_MAX, jobs, newest, releases
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
@@ -137,9 +137,10 @@ def dataset(request: Request, service: Running, dataset_id: str) -> HTMLResponse
 
 
 def _limits(service: Service) -> dict[str, Any]:
-    """Return what the script of uploads must know: limits in bytes, and the suffixes of images."""
+    """Return the limits that the script of uploads checks: bytes, and suffixes of images."""
     suffixes = [suffix for kind in image_types.TYPES if kind.size is not None for suffix in kind.suffixes]
-    return {"upload_max": service.settings.upload_bytes_max, "part_bytes": parts.PART_BYTES_MAX, "suffixes": suffixes}
+    entry_bytes, file_bytes = IngestLimits().entry_bytes_max, service.settings.upload_bytes_max
+    return {"limits": {"file": file_bytes, "part": parts.PART_BYTES_MAX, "entry": entry_bytes, "suffixes": suffixes}}
 
 
 def _sender(request: Request, viewer: Viewer) -> Principal:
