@@ -11,10 +11,11 @@ from sqlalchemy import or_, select
 
 from obscura import image_types
 from obscura.wire.formats import UploadFit, UploadFormat
+from obscura.wire.schemas import DatasetRequest
 from service import disk
 from service.api import deps, middleware, uploading
 from service.api.deps import Running, Service
-from service.dashboard.access import Reader, Viewer, find_viewer
+from service.dashboard.access import Reader, find_viewer
 from service.dashboard.forms import STATES, Filtered, read_declaration
 from service.dashboard.pages import PageRoute, page
 from service.dashboard.releases import tradeoff
@@ -72,15 +73,24 @@ async def _read_form(request: Request) -> UploadForm:
         raise InvalidInput("The form of this upload is malformed. Reload the page and try again.") from None
 
 
+def _find_sender(request: Request, viewer: Reader) -> Principal:
+    """Return the caller, who may upload and has sent the request from one of our pages."""
+    deps.require_same_origin(request)
+    caller = viewer.require(Scope.DATA)
+    deps.require_token(request.headers.get(deps.FORM_TOKEN, ""), viewer.form_token)
+    return caller
+
+
+Sender = Annotated[Principal, Depends(_find_sender)]
 Form = Annotated[UploadForm, Depends(_read_form)]
 Secret = Annotated[str, Header(alias="X-Upload", max_length=64)]
 
 
 @router.post(uploading.PARTS_PATH)
 @middleware.body_limit(middleware.LARGE_BODY_BYTES_MAX)
-def begin_upload(request: Request, service: Running, viewer: Reader, form: Form) -> Response:
+def begin_upload(service: Running, caller: Sender, form: Form) -> Response:
     """Begin an upload in parts: check the form, without the database, before anything is sent."""
-    caller, limit = _sender(request, viewer), service.settings.upload_bytes_max
+    limit = service.settings.upload_bytes_max
     if form.fields:
         read_declaration(form.fields)
     if form.file_bytes > limit:
@@ -93,10 +103,10 @@ def begin_upload(request: Request, service: Running, viewer: Reader, form: Form)
 @router.put(uploading.PARTS_PATH)
 @middleware.body_limit(None)
 def put_part(
-    request: Request, service: Running, viewer: Reader, offset: Annotated[int, Query(ge=0)], upload: Secret
+    request: Request, service: Running, caller: Sender, offset: Annotated[int, Query(ge=0)], upload: Secret
 ) -> Response:
     """Receive a part. An empty one only returns how many bytes have been received."""
-    caller, settings = _sender(request, viewer), service.settings
+    settings = service.settings
     with (
         uploading.take_body(request, service.uploads, caller) as body,
         parts.opened(settings, upload, caller.id, caller.project_id, now=service.clock()) as sent,
@@ -108,16 +118,16 @@ def put_part(
 
 @router.post("/datasets/new")
 @middleware.body_limit(middleware.LARGE_BODY_BYTES_MAX)
-def declare_and_upload(request: Request, service: Running, viewer: Reader, form: Form) -> Response:
+def declare_and_upload(service: Running, caller: Sender, form: Form) -> Response:
     """Declare a dataset and receive its uploaded parts, atomically."""
-    return _receive(request, service, viewer, form, None)
+    return _receive(service, caller, form, read_declaration(form.fields))
 
 
 @router.post("/datasets/{dataset_id}")
 @middleware.body_limit(middleware.LARGE_BODY_BYTES_MAX)
-def upload_content(request: Request, service: Running, viewer: Reader, dataset_id: str, form: Form) -> Response:
+def upload_content(service: Running, caller: Sender, dataset_id: str, form: Form) -> Response:
     """Receive the uploaded parts of a declared dataset."""
-    return _receive(request, service, viewer, form, dataset_id)
+    return _receive(service, caller, form, dataset_id)
 
 
 @router.get("/datasets/{dataset_id}")
@@ -143,17 +153,8 @@ def _limits(service: Service) -> dict[str, Any]:
     return {"limits": {"file": file_bytes, "part": parts.PART_BYTES_MAX, "entry": entry_bytes, "suffixes": suffixes}}
 
 
-def _sender(request: Request, viewer: Viewer) -> Principal:
-    """Return the caller, who may upload and has sent the request from one of our pages."""
-    deps.require_same_origin(request)
-    caller = viewer.require(Scope.DATA)
-    deps.require_token(request.headers.get(deps.FORM_TOKEN, ""), viewer.form_token)
-    return caller
-
-
-def _receive(request: Request, service: Running, viewer: Viewer, form: UploadForm, dataset_id: str | None) -> Response:
-    caller, settings = _sender(request, viewer), service.settings
-    declared = dataset_id or read_declaration(form.fields)
+def _receive(service: Service, caller: Principal, form: UploadForm, declared: DatasetRequest | str) -> Response:
+    settings = service.settings
     context = vault.DatasetContext(settings, service.factory, service.clock)
     with (
         uploading.take_slot(service.uploads, caller),
@@ -161,5 +162,4 @@ def _receive(request: Request, service: Running, viewer: Viewer, form: UploadFor
     ):
         sent = reading.Sent(upload.blocks(), form.format, fit=form.fit)
         received = receiving.receive_parts(context, upload, sent, declared, by=caller.id)
-    record = releases.dataset_record(received).model_dump(mode="json")
-    return JSONResponse(record, status_code=201 if dataset_id is None else 200)
+    return JSONResponse(releases.dataset_record(received).model_dump(mode="json"))
