@@ -127,6 +127,8 @@ def declare_and_upload(service: Running, caller: Sender, form: Form) -> Response
 @middleware.body_limit(middleware.LARGE_BODY_BYTES_MAX)
 def upload_content(service: Running, caller: Sender, dataset_id: str, form: Form) -> Response:
     """Receive the uploaded parts of a declared dataset."""
+    with transaction(service.factory, read_only=True) as session:
+        find(session, Dataset, dataset_id)
     return _receive(service, caller, form, dataset_id)
 
 

@@ -22,7 +22,7 @@ from datetime import datetime
 from pathlib import Path
 
 from obscura.private_files import make_private_folder, new_private_file, replace_file
-from service.errors import Conflict, NotFound, TooLarge
+from service.errors import Conflict, ObscuraError, TooLarge
 from service.sealing import SealedReader, SealedWriter
 from service.settings import Settings
 
@@ -35,10 +35,8 @@ _DATASET, _FRESH = "dataset", "fresh"
 _DERIVED = ("obscura parts folder 1", "obscura parts key 1")
 
 
-class UploadLost(NotFound):
+class UploadLost(ObscuraError):
     """The parts of the upload are not here, so it must start again."""
-
-    code = "not_found"
 
 
 @dataclass(frozen=True)

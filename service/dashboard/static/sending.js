@@ -153,7 +153,7 @@ const sending = (() => {
     let received = 0;
     try {
       if (upload !== null) {
-        received = await persist(() => put(0, ""), note).catch((problem) => (problem.status === 404 ? null : Promise.reject(problem)));
+        received = await persist(() => put(0, ""), note).catch((problem) => (problem.status === 410 ? null : Promise.reject(problem)));
         if (received === null) upload = null;
         else note("Resuming the upload.");
       }
@@ -178,7 +178,7 @@ const sending = (() => {
       sessionStorage.removeItem(kept);
       return dataset;
     } catch (problem) {
-      if (problem.status === 404 || problem.code === "upload_refused") sessionStorage.removeItem(kept); // nothing is left
+      if (problem.status === 410 || problem.code === "upload_refused") sessionStorage.removeItem(kept); // nothing is left
       throw problem;
     }
   }

@@ -11,7 +11,7 @@ import pytest
 from obscura.wire.schemas import DatasetRequest
 from obscura.wire.words import DatasetState
 from service.datasets import parts, receiving, states
-from service.datasets.parts import IDLE_SECONDS_MAX, PART_BYTES_MAX, PER_PROJECT_MAX, Parts
+from service.datasets.parts import IDLE_SECONDS_MAX, PART_BYTES_MAX, PER_PROJECT_MAX, Parts, UploadLost
 from service.datasets.reading import Sent, UploadFailed, UploadRefused
 from service.db.dataset_tables import Dataset
 from service.db.session import transaction
@@ -93,7 +93,7 @@ def test_only_the_uploader_can_read_parts_and_nothing_of_them_is_in_a_file(setti
     assert stored
     assert not any(word in path.read_bytes() for path in stored for word in (b"canary", secret.encode(), b"key_a"))
     for other in (Uploader(settings, "key_b").opened(secret), uploader.opened("0" * 64)):
-        with pytest.raises(NotFound), other:
+        with pytest.raises(UploadLost), other:
             pass
     with pytest.raises(SealBroken):
         list(Parts(stored[0].parent, bytes(32)).blocks())
@@ -123,7 +123,7 @@ def test_the_uploads_of_a_project_are_bounded_and_the_idle_ones_go_first(setting
     assert others.send(secrets[0], 0, b"x") == 1
     uploader.begin()
     assert len(list(settings.quarantine_path.iterdir())) == PER_PROJECT_MAX
-    with pytest.raises(NotFound):
+    with pytest.raises(UploadLost):
         uploader.send(secrets[1], 0, b"x")
     assert others.send(secrets[2], 0, b"x") == 1
 
@@ -171,7 +171,7 @@ def test_a_rejected_upload_leaves_neither_parts_nor_declaration(settings, declar
     with pytest.raises(UploadRefused):
         declared.finish()
     assert (declared.kept, files(settings)) == ([], [])
-    with pytest.raises(NotFound):
+    with pytest.raises(UploadLost):
         declared.finish()
 
 
