@@ -6,6 +6,7 @@ const sending = (() => {
   const STALLED_MS = 60_000; // without progress
   const PAUSE_MS_MAX = 15_000;
   const GIVE_UP_MS = 1_800_000;
+  const READ_AHEAD = 8; // files of a folder, because each takes a while to open
   const RETRIED = new Set([0, 408, 502, 504]); // no answer, a slow connection, a proxy; others have Retry-After
 
   // --- a ZIP without compression (PKWARE APPNOTE.TXT 6.3.10) ----------------------------------------------------------
@@ -43,10 +44,14 @@ const sending = (() => {
   }
 
   async function* zipped(files) {
-    const rows = [];
+    const [rows, reads] = [[], []];
     let at = 0;
-    for (const { path, file } of files) {
-      const [name, bytes] = [new TextEncoder().encode(path), new Uint8Array(await file.arrayBuffer())];
+    for (const [index, { path }] of files.entries()) {
+      for (const { file } of files.slice(index + reads.length, index + READ_AHEAD)) {
+        reads.push(file.arrayBuffer());
+        reads.at(-1).catch(() => {}); // reported when it is used
+      }
+      const [name, bytes] = [new TextEncoder().encode(path), new Uint8Array(await reads.shift())];
       const facts = [VERSION, UTF8_NAME, 0, 0, DATE, checksum(bytes), bytes.length, bytes.length, name.length, 0];
       rows.push(record("42222224442222244", 0x02014b50, VERSION, ...facts, 0, 0, 0, 0, at), name);
       for (const part of [record("42222244422", 0x04034b50, ...facts), name, bytes]) {

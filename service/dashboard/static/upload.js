@@ -23,11 +23,15 @@
   const HIGH =
     "ÇüéâäàåçêëèïîìÄÅÉæÆôöòûùÿÖÜ¢£¥₧ƒáíóúñÑªº¿⌐¬½¼¡«»░▒▓│┤╡╢╖╕╣║╗╝╜╛┐└┴┬├─┼╞╟╚╔╩╦╠═╬╧╨╤╥╙╘╒╓╫╪┘┌█▄▌▐▀αßΓπΣσµτΦΘΩδ∞φε∩≡±≥≤⌠⌡÷≈°∙·√ⁿ²■\u00a0";
 
+  let unclear = false; // whether names of the archive are in an unknown encoding
+
   function nameOf(bytes) {
     try {
       return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
     } catch {
-      return Array.from(bytes, (byte) => (byte < 128 ? String.fromCharCode(byte) : HIGH[byte - 128])).join("");
+      const name = Array.from(bytes, (byte) => (byte < 128 ? String.fromCharCode(byte) : HIGH[byte - 128])).join("");
+      unclear ||= /[\u2500-\u25a0]/.test(name); // lines and blocks occur in no name: the encoding is another
+      return name;
     }
   }
 
@@ -138,17 +142,18 @@
     let layout = classFolders(namesSent(), [], bySubject());
     if (layout.fault === "subjects_unexpected" && account().value === "") layout = classFolders(namesSent(), [], true);
     const [only, ...others] = layout.classes ?? [];
-    const unclear = bySubject() && only !== undefined && others.length === 0;
-    field.value = filled = layout.classes === undefined || unclear ? "" : layout.classes.join(", ");
+    const alone = bySubject() && only !== undefined && others.length === 0;
+    field.value = filled = layout.classes === undefined || alone ? "" : layout.classes.join(", ");
     if (layout.fault !== undefined) return `${FAULTS[layout.fault]} ${PUSH}`;
-    if (unclear) more.open = true;
-    if (unclear) return `There is one outer folder, ${only}. Enter the class names. If the folders in ${only} are people, enter ${only}.`;
+    if (alone) more.open = true;
+    if (alone) return `There is one outer folder, ${only}. Enter the class names. If the folders in ${only} are people, enter ${only}.`;
     const around = layout.wrapped ? " Folders around all class folders are ignored." : "";
     return `The classes are filled in from the folder names. They become public, so check each of them.${around}${leftOut}`;
   }
 
   function wrongOf() {
     const lower = entries.map((entry) => entry.name.normalize("NFKC").toLowerCase());
+    if (unclear) return "The names in the archive are in an unknown encoding. Drop the folder instead of the archive.";
     if (entries.some((entry) => entry.encrypted)) return "The archive is encrypted.";
     if (new Set(lower).size < lower.length) return "Two files of the archive have the same name.";
     if (entries.some((entry) => entry.bytes > limits.entry)) return `A file is larger than ${size(limits.entry)}.`;
@@ -193,7 +198,7 @@
 
   // Takes a file, or the files of a folder.
   async function choose(chosen) {
-    [wrong, leftOut, subjects, entries] = ["", "", false, []];
+    [wrong, leftOut, subjects, entries, unclear] = ["", "", false, [], false];
     source = chosen instanceof File ? sending.ofFile(chosen) : ofFolder(chosen);
     const kind = form.elements.namedItem("format");
     if (kind !== null) kind.value = source.format;
