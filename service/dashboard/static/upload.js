@@ -222,7 +222,7 @@
   const tell = (text) => (found.textContent = `${[source.name, size(source.bytes)].filter(Boolean).join(", ")}. ${text}`);
 
   function unwanted() {
-    if (wrong) return wrong;
+    if (wrong) return `${wrong} ${PUSH}`;
     if (source.format === "npz") {
       if (subjects && !bySubject()) return "The file contains subject ids, but the account does not protect people.";
       return !subjects && bySubject() ? "The account protects people, but the file has no array subjects." : "";
@@ -257,8 +257,7 @@
   // --- what becomes public --------------------------------------------------------------------------------------------
   function publicText(name) {
     const field = form.elements.namedItem(name);
-    if (field.disabled || field.closest("fieldset[disabled]") !== null) return "";
-    if (field.type === "checkbox") return field.checked ? "yes" : "";
+    if (field.type === "checkbox") return "yes";
     if (field.dataset.limit !== undefined || field.dataset.people !== undefined) return field.value && Number(field.value).toLocaleString("en");
     if (name === "classes") return typed().join(", ");
     if (name === "width") return field.value && `${field.value} × ${valueOf("height") || field.value} pixels`;
@@ -268,8 +267,9 @@
   function show() {
     for (const part of form.querySelectorAll("fieldset[data-people]")) part.hidden = part.disabled = !bySubject();
     for (const place of document.querySelectorAll("[data-public]")) {
+      const field = form.elements.namedItem(place.dataset.public);
       place.textContent = publicText(place.dataset.public) || "not stated yet";
-      place.parentElement.hidden = place.dataset.optional !== undefined && !publicText(place.dataset.public);
+      place.parentElement.hidden = field.closest("fieldset[disabled]") !== null || (field.type === "checkbox" && !field.checked);
     }
   }
 
@@ -324,7 +324,7 @@
     if (!detail && source.bytes > limits.file) detail = `This file is ${size(source.bytes)}. The limit is ${size(limits.file)}.`;
     detail ||= declaring ? unwanted() : "";
     if (detail) {
-      refuse({ detail: `${detail} ${PUSH}` });
+      refuse({ detail });
       return;
     }
     button.disabled = true;
