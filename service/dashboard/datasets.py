@@ -53,13 +53,9 @@ def new_dataset(request: Request, service: Running, account: Annotated[str, Quer
 
 
 class UploadForm(BaseModel, extra="forbid"):
-    """The form of an upload: the declaration's fields as text, and how to read the file.
+    """The form of an upload: the declaration's fields as text, and how to read the file."""
 
-    Attributes:
-        upload: The secret of the parts, after `begin_upload`.
-    """
-
-    upload: str = Field("", max_length=64)
+    upload: str = Field("", max_length=64)  # the secret that `begin_upload` has returned
     file_bytes: int = Field(0, ge=0)
     format: UploadFormat = "zip"
     fit: UploadFit = "crop"
@@ -96,8 +92,7 @@ def begin_upload(service: Running, caller: Sender, form: Form) -> Response:
     if form.file_bytes > limit:
         raise TooLarge("This file", limit, form.file_bytes)
     disk.require_room(service.settings)
-    secret = parts.begin(service.settings, caller.id, caller.project_id, now=service.clock())
-    return JSONResponse({"upload": secret})
+    return JSONResponse({"upload": parts.begin(service.settings, caller.id, caller.project_id)})
 
 
 @router.put(uploading.PARTS_PATH)
@@ -109,7 +104,7 @@ def put_part(
     settings = service.settings
     with (
         uploading.take_body(request, service.uploads, caller) as body,
-        parts.opened(settings, upload, caller.id, caller.project_id, now=service.clock()) as sent,
+        parts.opened(settings, upload, caller.id, caller.project_id) as sent,
     ):
         disk.require_room(settings)
         received = sent.append(offset, body.blocks(), bytes_max=settings.upload_bytes_max)
@@ -160,7 +155,7 @@ def _receive(service: Service, caller: Principal, form: UploadForm, declared: Da
     context = vault.DatasetContext(settings, service.factory, service.clock)
     with (
         uploading.take_slot(service.uploads, caller),
-        parts.opened(settings, form.upload, caller.id, caller.project_id, now=service.clock()) as upload,
+        parts.opened(settings, form.upload, caller.id, caller.project_id) as upload,
     ):
         sent = reading.Sent(upload.blocks(), form.format, fit=form.fit)
         received = receiving.receive_parts(context, upload, sent, declared, by=caller.id)

@@ -1,7 +1,7 @@
 """Uploads that arrive in parts, so that they can go on after a lost connection.
 
-A folder in the quarantine holds the parts of one upload. Only the uploader has the secret from which the folder's
-name and the key of its files are derived: the service cannot open the parts between two requests. A lock on the folder
+A folder in the quarantine holds the parts of one upload. Only the uploader has the secret from which the folder's name
+and the key of its files are derived: the service cannot open the parts between two requests. A lock on the folder
 admits one request at a time, and ends with the process that holds it. A folder without requests for an hour is removed.
 
 An upload that also declares its dataset notes the dataset's id before the declaration is committed. So after a crash,
@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 
 from obscura.private_files import make_private_folder, new_private_file, replace_file
@@ -30,9 +31,7 @@ PART_BYTES_MAX = 8 * 2**20
 IDLE_SECONDS_MAX = 3600
 PER_PROJECT_MAX = 6  # unfinished uploads; another one replaces the one that has been idle longest
 _BLOCK_BYTES = 2**20
-_SUFFIX = ".parts"
 _DATASET, _FRESH = "dataset", "fresh"
-_DERIVED = ("obscura parts folder 1", "obscura parts key 1")
 
 
 class UploadLost(ObscuraError):
@@ -41,24 +40,13 @@ class UploadLost(ObscuraError):
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of one upload, while its folder is locked. A part's file is named by its first and last offset."""
+    """The parts of one upload, while its folder is locked. A part's file is named by the offset of its end."""
 
     folder: Path
     key: bytes
 
-    @property
-    def received(self) -> int:
-        """The number of bytes received so far."""
-        return max((end for _, end in self._ranges()), default=0)
-
-    def _ranges(self) -> list[tuple[int, int]]:
-        """Return the ranges of the parts from the first one to a gap, which only an interrupted removal leaves."""
-        names = [name.partition("-") for name in os.listdir(self.folder) if "-" in name]
-        ends, found, at = {int(first): int(last) for first, _, last in names}, list[tuple[int, int]](), 0
-        while at in ends:
-            found.append((at, ends[at]))
-            at = ends[at]
-        return found
+    def _ends(self) -> list[int]:
+        return sorted(int(name) for name in os.listdir(self.folder) if name.isdecimal())
 
     def append(self, offset: int, blocks: Iterator[bytes], *, bytes_max: int) -> int:
         """Store the part at `offset`, which must follow the last one, and return the number of bytes received.
@@ -79,19 +67,18 @@ class Parts:
             sealed.finish()
             file.flush()
             os.fsync(file.fileno())
-        received = self.received
+        received = max(self._ends(), default=0)
         if size == 0:
             return received
         if offset != received:
             raise Conflict(f"The next part must start at {received:,}, not at {offset:,}.", received=received)
-        fresh.rename(self.folder / f"{offset}-{offset + size}")
+        fresh.rename(self.folder / f"{offset + size}")
         return offset + size
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the content of all parts in order."""
-        for first, last in self._ranges():
-            source = (self.folder / f"{first}-{last}").open("rb")
-            with SealedReader(source, self.key, f"upload part {first}") as part:
+        for first, last in pairwise([0, *self._ends()]):
+            with SealedReader((self.folder / f"{last}").open("rb"), self.key, f"upload part {first}") as part:
                 while block := part.read(_BLOCK_BYTES):
                     yield block
 
@@ -106,33 +93,31 @@ class Parts:
         """Write down the dataset of this upload, durably."""
         replace_file(self.folder / _DATASET, dataset_id.encode("ascii"))
 
-    def remove(self) -> None:
-        """Remove the folder of a rejected upload."""
-        shutil.rmtree(self.folder)
-
-    def clear(self) -> None:
-        """Remove the parts, but keep the note of the dataset, so that a repeated request gets the same answer."""
+    def remove(self, *, keep_note: bool) -> None:
+        """Remove the parts. The note of the dataset, if kept, gives a repeated request the same answer."""
         for path in self.folder.iterdir():
-            if path.name != _DATASET:
+            if path.name != _DATASET or not keep_note:
                 path.unlink()
+        if not keep_note:
+            self.folder.rmdir()
 
 
-def begin(settings: Settings, key_id: str, project_id: str | None, *, now: datetime) -> str:
+def begin(settings: Settings, key_id: str, project_id: str | None) -> str:
     """Create the folder of an upload by a key, and return the secret that opens it."""
     secret = secrets.token_hex(32)
     folder, _ = _locate(settings, secret, key_id, project_id)
-    others = [path for path in folder.parent.glob(f"{_prefix(project_id)}*{_SUFFIX}") if not (path / _DATASET).exists()]
-    others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-    for idle in others[PER_PROJECT_MAX - 1 :]:
-        with suppress(FileNotFoundError, BlockingIOError), _locked(idle):
+    others = folder.parent.glob(f"{folder.name.partition('.')[0]}.*.parts")
+    unfinished = [path for path in others if not (path / _DATASET).exists()]
+    unfinished.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    for idle in unfinished[PER_PROJECT_MAX - 1 :]:
+        with suppress(UploadLost, Conflict), _locked(idle):
             shutil.rmtree(idle)
     make_private_folder(folder)
-    os.utime(folder, (now.timestamp(), now.timestamp()))
     return secret
 
 
 @contextmanager
-def opened(settings: Settings, secret: str, key_id: str, project_id: str | None, *, now: datetime) -> Iterator[Parts]:
+def opened(settings: Settings, secret: str, key_id: str, project_id: str | None) -> Iterator[Parts]:
     """Lock the parts of an upload inside the `with` block.
 
     Raises:
@@ -140,27 +125,14 @@ def opened(settings: Settings, secret: str, key_id: str, project_id: str | None,
         Conflict: another request holds the lock.
     """
     folder, key = _locate(settings, secret, key_id, project_id)
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(_locked(folder))
-        except FileNotFoundError:
-            raise UploadLost(
-                "The parts of this upload are not here: they were removed, or another server has them. Look under "
-                "Datasets whether the upload is complete. If not, upload again."
-            ) from None
-        except BlockingIOError:
-            raise Conflict("Another request of this upload is in progress. Wait until it ends.") from None
-        try:
-            yield Parts(folder, key)
-        finally:
-            with suppress(FileNotFoundError):
-                os.utime(folder, (now.timestamp(), now.timestamp()))
+    with _locked(folder):
+        yield Parts(folder, key)
 
 
 def expired(settings: Settings, *, now: datetime) -> Iterator[Parts]:
     """Yield each upload without a request for an hour, then remove it. Skip those in use."""
-    for folder in settings.quarantine_path.glob(f"*{_SUFFIX}"):
-        with suppress(FileNotFoundError, BlockingIOError), _locked(folder):
+    for folder in settings.quarantine_path.glob("*.parts"):
+        with suppress(UploadLost, Conflict), _locked(folder):
             if now.timestamp() - folder.stat().st_mtime >= IDLE_SECONDS_MAX:
                 yield Parts(folder, b"")
                 shutil.rmtree(folder)
@@ -168,20 +140,24 @@ def expired(settings: Settings, *, now: datetime) -> Iterator[Parts]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        folder.stat()  # raises if the last holder of the lock has removed the folder
+    with ExitStack() as stack:
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            folder.stat()  # raises if the last holder of the lock has removed the folder
+        except FileNotFoundError:
+            raise UploadLost(
+                "The parts of this upload are not here: they were removed, or another server has them. Look under "
+                "Datasets whether the upload is complete. If not, upload again."
+            ) from None
+        except BlockingIOError:
+            raise Conflict("Another request of this upload is in progress. Wait until it ends.") from None
         yield
-    finally:
-        os.close(descriptor)
-
-
-def _prefix(project_id: str | None) -> str:
-    return f"{project_id or 'installation'}."
 
 
 def _locate(settings: Settings, secret: str, key_id: str, project_id: str | None) -> tuple[Path, bytes]:
     """Return the folder of an upload and the key of its files."""
-    name, key = (hashlib.blake2b(f"{what} {key_id} {secret}".encode(), digest_size=32).digest() for what in _DERIVED)
-    return settings.quarantine_path / f"{_prefix(project_id)}{name.hex()}{_SUFFIX}", key
+    digests = (hashlib.blake2b(f"parts {of} {key_id} {secret}".encode(), digest_size=32) for of in ("folder", "key"))
+    name, key = (digest.digest() for digest in digests)
+    return settings.quarantine_path / f"{project_id or 'installation'}.{name.hex()}.parts", key

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from sqlalchemy import select
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
@@ -92,42 +93,41 @@ def receive(
 def receive_parts(
     context: DatasetContext, upload: Parts, sent: reading.Sent, declared: DatasetRequest | str, *, by: str
 ) -> Dataset:
-    """Receive an upload that has arrived in parts, for a declared dataset or for one that is declared now. Idempotent.
+    """Receive an upload that has arrived in parts. Idempotent.
 
-    After a rejection, neither the parts nor a declaration of this upload remain. A failure of the service keeps the
-    parts, so that the same request can be repeated.
+    After a rejection, neither the parts nor a declaration by this upload remain. A failure of the service keeps the
+    parts, so that the request can be repeated.
 
     Args:
         declared: id of a declared dataset, or the declaration of a new one.
     """
-    settings, factory = context.settings, context.factory
+    remove = partial(deletion.delete, context.settings, context.factory, cancel_jobs=True, now=context.clock())
     if upload.dataset_id is not None:  # the answer was lost, or a process has died
-        with transaction(factory, read_only=True) as session:
+        with transaction(context.factory, read_only=True) as session:
             earlier = session.get(Dataset, upload.dataset_id)
         if earlier is not None and earlier.state in (DatasetState.READY, DatasetState.WITHDRAWING):
             return earlier
         if earlier is not None:
-            deletion.delete(settings, factory, earlier.id, cancel_jobs=True, now=context.clock())
-    if isinstance(declared, str):
-        dataset_id = declared
-    else:
-        with transaction(factory) as session:
-            dataset_id = states.declare(session, settings, declared, now=context.clock()).id
+            remove(earlier.id)
+    dataset_id = declared if isinstance(declared, str) else ""
+    if not isinstance(declared, str):
+        with transaction(context.factory) as session:
+            dataset_id = states.declare(session, context.settings, declared, now=context.clock()).id
             upload.note(dataset_id)  # before the commit
     try:
         received = receive(context, dataset_id, sent, by=by)
     except BaseException as error:
-        if not isinstance(declared, str):
-            try:
-                deletion.delete(settings, factory, dataset_id, cancel_jobs=True, now=context.clock())
-            except (ObscuraError, SQLAlchemyError, OSError) as other:
-                name = type(other).__name__
-                get_logger(__name__).error("declaration_not_removed", dataset_id=dataset_id, error=name)
+        try:
+            if dataset_id != declared:
+                remove(dataset_id)
+        except (ObscuraError, SQLAlchemyError, OSError) as other:
+            name = type(other).__name__
+            get_logger(__name__).error("declaration_not_removed", dataset_id=dataset_id, error=name)
         if isinstance(error, ObscuraError) and error.code == reading.UploadRefused.code:
-            upload.remove()
+            upload.remove(keep_note=False)
         raise
     upload.note(dataset_id)
-    upload.clear()
+    upload.remove(keep_note=True)
     return received
 
 

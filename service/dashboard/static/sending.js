@@ -88,10 +88,10 @@ const sending = (() => {
           part.set(head, filled);
           filled = (filled + head.length) % bytes;
           rest = rest.subarray(head.length);
-          if (filled === 0) yield part;
+          if (filled === 0) yield new Blob([part]); // browsers send an array ten times as slowly
         }
       }
-      if (filled > 0) yield part.subarray(0, filled);
+      if (filled > 0) yield new Blob([part.subarray(0, filled)]);
     }
     const changed = files.reduce((last, { file }) => Math.max(last, file.lastModified), 0);
     const bytes = zippedBytes(files);
@@ -170,9 +170,9 @@ const sending = (() => {
       let end = 0;
       for await (const part of source.parts(partBytes)) {
         const at = end;
-        end += part.size ?? part.length;
+        end += part.size;
         await persist(async (again) => {
-          if (again) await part.slice?.(0, 1).arrayBuffer?.(); // fails if the file has changed meanwhile
+          if (again) await part.slice(0, 1).arrayBuffer(); // fails if the file has changed meanwhile
           if (again) received = await put(at, "");
           if (received < end) received = await put(at, part, (bytes) => moved(at + bytes));
         }, note);

@@ -33,11 +33,10 @@ class Uploader:
         self.settings, self.key_id, self.now = settings, key_id, datetime.now(UTC)
 
     def begin(self) -> str:
-        self.now += timedelta(seconds=1)
-        return parts.begin(self.settings, self.key_id, PROJECT, now=self.now)
+        return parts.begin(self.settings, self.key_id, PROJECT)
 
     def opened(self, secret: str) -> Any:
-        return parts.opened(self.settings, secret, self.key_id, PROJECT, now=self.now)
+        return parts.opened(self.settings, secret, self.key_id, PROJECT)
 
     def send(self, secret: str, offset: int, *blocks: bytes, bytes_max: int = 10**9) -> int:
         with self.opened(secret) as upload:
@@ -119,7 +118,6 @@ def test_one_request_at_a_time_uses_an_upload(uploader):
 def test_the_uploads_of_a_project_are_bounded_and_the_idle_ones_go_first(settings, uploader):
     others = Uploader(settings, "key_b")
     secrets = [(uploader if number % 2 else others).begin() for number in range(PER_PROJECT_MAX)]
-    uploader.now += timedelta(seconds=99)
     assert others.send(secrets[0], 0, b"x") == 1
     uploader.begin()
     assert len(list(settings.quarantine_path.iterdir())) == PER_PROJECT_MAX
