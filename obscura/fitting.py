@@ -1,7 +1,7 @@
 """Fit one decoded image to a dataset: upright, on white, at the dataset's size and in its colour mode.
 
-The owner's machine (`obscura.preparing.images`) and the service (`service.ingest.pictures`) share these rules, so an
-image has the same pixels whichever of them converts it.
+The client and the confined process of the service share these rules, so an image has the same pixels whichever of them
+converts it.
 """
 
 from __future__ import annotations
