@@ -23,9 +23,7 @@ _TURNS = {  # EXIF 2.32, tag 274: the transformation that brings each orientatio
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-_LYING = frozenset({Image.Transpose.TRANSPOSE, Image.Transpose.ROTATE_270}) | {
-    *(Image.Transpose.TRANSVERSE, Image.Transpose.ROTATE_90)
-}
+_LYING = frozenset(_TURNS[orientation] for orientation in (5, 6, 7, 8))
 
 
 def turn_of(image: Image.Image) -> Image.Transpose | None:

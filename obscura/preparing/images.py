@@ -19,19 +19,9 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
+import obscura.fitting as fitting
 from obscura import image_types
 from obscura.errors import Unreadable
-from obscura.fitting import (
-    GREY_MODES,
-    PLAIN_MODES,
-    READ_MODES,
-    decode_small,
-    fit,
-    flatten,
-    is_transparent,
-    turn_of,
-    upright_size,
-)
 from obscura.image_types import PIXELS_MAX
 from obscura.preparing.depth import COLOUR_LIMITS, FORMAT_SCALE, Depth, Numbers, Scale, depth_of, eight_bits
 from obscura.preparing.dicom import begins_like_dicom, open_dicom, read_frame
@@ -168,14 +158,14 @@ def look(content: Content) -> Look:
         return Look(values.shape[1], values.shape[0], values.ndim == 2, transparent=False, digest=digest, depth=depth)
     with opened(content) as image:
         size, animated = image.size, bool(getattr(image, "is_animated", False))
-        of_tiff = turn_of(image) if image.format == "TIFF" else None  # lost once Pillow has turned the image
+        of_tiff = fitting.turn_of(image) if image.format == "TIFF" else None  # lost once Pillow has turned the image
         image.draft(image.mode, (_COMPARED_SIDE, _COMPARED_SIDE))  # an eighth is enough to compare
         image.load()  # before reading metadata, which would hide the damage
-        turn = None if image.format == "TIFF" else turn_of(image)
-        width, height = upright_size(size, turn)
-        if image.mode not in READ_MODES | _DEEP_MODES:
+        turn = None if image.format == "TIFF" else fitting.turn_of(image)
+        width, height = fitting.upright_size(size, turn)
+        if image.mode not in fitting.READ_MODES | _DEEP_MODES:
             raise Unreadable(f"its pixels are of an unsupported kind ({image.mode})")
-        grey = image.mode in GREY_MODES or image.mode in _DEEP_MODES
+        grey = image.mode in fitting.GREY_MODES or image.mode in _DEEP_MODES
         if image.mode == "P":
             palette = image.convert("RGBA").getcolors(256)
             used = [colour for _, colour in palette or () if isinstance(colour, tuple) and colour[3]]
@@ -217,19 +207,19 @@ def prepare_image(content: Content, target: Target) -> tuple[str, bytes]:
         pixels = eight_bits(content, target.scale) if isinstance(content, Numbers) else content
         return _fitted_png(Image.fromarray(pixels), None, target)
     with opened(content) as image:
-        turn = None if image.format == "TIFF" else turn_of(image)  # Pillow itself turns a decoded TIFF
+        turn = None if image.format == "TIFF" else fitting.turn_of(image)  # Pillow itself turns a decoded TIFF
         plain = (
             image.format in image_types.taken_suffixes()
             and turn is None
             and image.size == (target.width, target.height)
-            and image.mode in (PLAIN_MODES if target.channels == 3 else ("1", "L"))
+            and image.mode in (fitting.PLAIN_MODES if target.channels == 3 else ("1", "L"))
             and not getattr(image, "is_animated", False)
             and not _is_deep_colour(image, content)
             and not _is_transparent(image)
         )
         if plain:
             return image_types.taken_suffixes()[str(image.format)], content
-        decode_small(image, (target.width, target.height), turn)
+        fitting.decode_small(image, (target.width, target.height), turn)
         return _fitted_png(_flat(image, target), turn, target)
 
 
@@ -271,13 +261,13 @@ def _is_deep_colour(image: Image.Image, data: bytes) -> bool:
 def _is_transparent(image: Image.Image) -> bool:
     if image.mode in _DEEP_MODES and "transparency" in image.info:
         return bool((np.asarray(image) == image.info["transparency"]).any())
-    return is_transparent(image)
+    return fitting.is_transparent(image)
 
 
 def _flat(image: Image.Image, target: Target) -> Image.Image:
     numbers = _numbers(image)
     if numbers is None:
-        return flatten(image)
+        return fitting.flatten(image)
     bright = eight_bits(numbers, target.scale)
     clear = np.asarray(image) == image.info["transparency"] if _is_transparent(image) else False
     return Image.fromarray(np.where(clear, np.uint8(255), bright))
@@ -285,5 +275,5 @@ def _flat(image: Image.Image, target: Target) -> Image.Image:
 
 def _fitted_png(flat: Image.Image, turn: Image.Transpose | None, target: Target) -> tuple[str, bytes]:
     file = io.BytesIO()
-    fit(flat, turn, (target.width, target.height), target.channels).save(file, "PNG")
+    fitting.fit(flat, turn, (target.width, target.height), target.channels).save(file, "PNG")
     return ".png", file.getvalue()

@@ -11,7 +11,6 @@ from sqlalchemy import or_, select
 
 from obscura import image_types
 from obscura.wire.formats import UploadFit, UploadFormat
-from obscura.wire.schemas import DatasetRequest
 from service import disk
 from service.api import deps, middleware, uploading
 from service.api.deps import Running, Service
@@ -111,20 +110,23 @@ def put_part(
     return JSONResponse({"received": received})
 
 
-@router.post("/datasets/new")
-@middleware.body_limit(middleware.LARGE_BODY_BYTES_MAX)
-def declare_and_upload(service: Running, caller: Sender, form: Form) -> Response:
-    """Declare a dataset and receive its uploaded parts, atomically."""
-    return _receive(service, caller, form, read_declaration(form.fields))
-
-
 @router.post("/datasets/{dataset_id}")
 @middleware.body_limit(middleware.LARGE_BODY_BYTES_MAX)
-def upload_content(service: Running, caller: Sender, dataset_id: str, form: Form) -> Response:
-    """Receive the uploaded parts of a declared dataset."""
-    with transaction(service.factory, read_only=True) as session:
-        find(session, Dataset, dataset_id)
-    return _receive(service, caller, form, dataset_id)
+def receive_upload(service: Running, caller: Sender, dataset_id: str, form: Form) -> Response:
+    """Receive the parts of an upload for a declared dataset; for "new", also declare it, atomically."""
+    settings = service.settings
+    if dataset_id != "new":
+        with transaction(service.factory, read_only=True) as session:
+            find(session, Dataset, dataset_id)
+    declared = read_declaration(form.fields) if dataset_id == "new" else dataset_id
+    context = vault.DatasetContext(settings, service.factory, service.clock)
+    with (
+        uploading.take_slot(service.uploads, caller),
+        parts.opened(settings, form.upload, caller.id, caller.project_id) as upload,
+    ):
+        sent = reading.Sent(upload.blocks(), form.format, fit=form.fit)
+        received = receiving.receive_parts(context, upload, sent, declared, by=caller.id)
+    return JSONResponse(releases.dataset_record(received).model_dump(mode="json"))
 
 
 @router.get("/datasets/{dataset_id}")
@@ -148,15 +150,3 @@ def _limits(service: Service) -> dict[str, Any]:
     suffixes = [suffix for kind in image_types.TYPES if kind.size is not None for suffix in kind.suffixes]
     entry_bytes, file_bytes = IngestLimits().entry_bytes_max, service.settings.upload_bytes_max
     return {"limits": {"file": file_bytes, "part": parts.PART_BYTES_MAX, "entry": entry_bytes, "suffixes": suffixes}}
-
-
-def _receive(service: Service, caller: Principal, form: UploadForm, declared: DatasetRequest | str) -> Response:
-    settings = service.settings
-    context = vault.DatasetContext(settings, service.factory, service.clock)
-    with (
-        uploading.take_slot(service.uploads, caller),
-        parts.opened(settings, form.upload, caller.id, caller.project_id) as upload,
-    ):
-        sent = reading.Sent(upload.blocks(), form.format, fit=form.fit)
-        received = receiving.receive_parts(context, upload, sent, declared, by=caller.id)
-    return JSONResponse(releases.dataset_record(received).model_dump(mode="json"))

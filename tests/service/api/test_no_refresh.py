@@ -150,13 +150,13 @@ def test_no_request_returns_what_was_spent(served, watched):
         declared = {"name": "more", "classes": "cat,dog", "width": "4", "height": "4", "channels": "1"}
         declared |= {"records_declared": "100"}
         form = {"fields": {**declared, "account_id": ask.account_id}, "format": "npz", "file_bytes": 0}
-        for address in ("/datasets/new", "/datasets/{dataset_id}"):
+        for dataset_id in ("new", served.dataset(visibility="private", **account)["id"]):
             begun = ask("POST", "/uploads", client=browser, data=None, json=form | {"upload": ""})
             secret = {"upload": begun.json()["upload"]}
             headers = {"Origin": served.url, "X-Form-Token": ask.token, "X-Upload": secret["upload"]}
             ask("PUT", "/uploads", client=browser, data=None, content=npz(10), params={"offset": 0}, headers=headers)
-            ids = {"dataset_id": served.dataset(visibility="private", **account)["id"]} if "{" in address else {}
-            ask("POST", address, client=browser, data=None, json=form | secret, **ids)
+            end: dict[str, Any] = {"data": None, "json": form | secret, "dataset_id": dataset_id}
+            ask("POST", "/datasets/{dataset_id}", client=browser, **end)
         ask("POST", "/view", {"project": DEFAULT_PROJECT}, client=browser)
         ask("POST", "/logout", client=browser)
         link = ask("POST", "/v1/invitations", {"role": "analyst"})["link"].rpartition("/")[2]
