@@ -100,7 +100,9 @@ def test_a_form_that_is_too_large_or_cannot_be_read_is_refused(site, uploader):
         for body in (b'{"fields": {"name": 7}}', b"[]", b"{", b"", b'{"more": ""}', b'{"upload": "%s"}' % (b"a" * 65)):
             answer = uploader.post(address, content=body, headers=headers)
             assert (answer.status_code, answer.json()["code"]) == (422, "invalid_input")
-        assert uploader.post(address, content=b"x" * 3_000_000, headers=headers).status_code == 413
+        for accept in (PROBLEM["Accept"], "text/html"):  # the page, too, states the limit
+            answer = uploader.post(address, content=b"x" * 3_000_000, headers=headers | {"Accept": accept})
+            assert (answer.status_code, "This request is 3 MB. The limit is 1 MB." in answer.text) == (413, True)
 
 
 @pytest.mark.parametrize(
