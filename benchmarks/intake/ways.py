@@ -177,12 +177,14 @@ class Ways:
         page.goto("/datasets/new")
         page.set_input_files("#file", str(place))
         expect(page.locator("[data-found]")).to_contain_text(re.compile("filled in|datasets push"))
-        usual = {"classes": "normal, sick", "height": "16", "width": "16"}  # where the page found nothing
+        page.locator("[data-more]").evaluate("each => (each.open = true)")
+        page.select_option("#account_id", self._accounts.get(given.unit, "public"))
+        page.select_option("#fit", "exact")  # conversion is tested on the owner's machine
+        usual = {"classes": "normal, sick", "height": "16"}  # where the page found nothing
         left = {name: value for name, value in usual.items() if not page.input_value(f"#{name}")}
         fields = {"name": given.name, **left, **given.browser.fields}
         for name, value in fields.items():
             page.fill(f"#{name}", value) if name != "channels" else page.select_option("#channels", value)
-        page.select_option("#account_id", self._accounts.get(given.unit, "public"))
         page.click("main form[data-declare] button[type=submit]")
         page.locator("[data-problem]:visible, p.eyebrow").first.wait_for()
         declared = self._known() - before

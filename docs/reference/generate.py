@@ -89,6 +89,7 @@ REMEDIES = {
     "quota_exceeded": "For jobs, wait until one ends; for known uploads, until midnight UTC. Or ask an admin for more.",
     "range_not_satisfiable": "Request the file again from its beginning.",
     "sample_removed": "Request the same sample again: it costs nothing and has the same bytes.",
+    "upload_lost": "Upload again. With several servers, send all parts of an upload to the same server.",
     "stale_attempt": "None, because only workers get this error. Another attempt of the job has taken over.",
     "storage_unavailable": "Wait for `Retry-After`, then retry.",
     "too_large": "Send less, or ask the operator to raise the limit.",
