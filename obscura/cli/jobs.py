@@ -15,7 +15,7 @@ from obscura.client import Client, Job, Sweep
 from obscura.client.progress import job_progress, show_cost
 from obscura.wire.job_schemas import RECIPE_USUAL, PlanRecord
 from obscura.wire.texts import GridRefused, json_or_text, trials_of
-from obscura.wire.wording import show_words
+from obscura.wire.wording import show_epsilon, show_words
 
 jobs = typer.Typer(no_args_is_help=True, help="Trainings, samplings and evaluations.")
 sweeps = typer.Typer(no_args_is_help=True, help="Hyperparameter sweeps, paid for as a whole.")

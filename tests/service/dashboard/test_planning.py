@@ -9,6 +9,7 @@ import pytest
 
 from obscura.wire.wording import show_epsilon
 from service import ledger
+from service.dashboard.charts import LEFT, RIGHT, WIDTH
 from service.db.base import new_id
 from service.db.ledger_tables import Account
 from tests.browser import CHROMIUM, WINDOWS, a_page, barriers, chromium, served, sign_in
@@ -57,9 +58,9 @@ def test_the_chart_has_the_bands_of_the_budget_and_the_measured_accuracies(site,
         for x, width in re.findall(r'class="zone[^>]* x="([\d.]+)".*?width="([\d.]+)"', chart[0])
     ]
     assert "Detail: noise, then outlines, then shapes." in chart[0]
-    assert zones[0][0] == 54
+    assert zones[0][0] == LEFT
     assert [x for x, _ in zones[1:]] == pytest.approx([x + width for x, width in zones[:-1]], abs=0.2)
-    assert sum(width for _, width in zones) == pytest.approx(640 - 54 - 12, abs=0.5)
+    assert sum(width for _, width in zones) == pytest.approx(WIDTH - RIGHT - LEFT, abs=0.5)
     assert re.search(r'class="area" d="M[\d.]+ [\d.]+ L', chart[0])
     assert re.findall(r"([\d.]+)%, ε ([\d.]+)</text>", chart[0])[-1] == ("100", "12.0")
     counts = client.get(f"/train?dataset={planned[1]}&recipe=class_histogram").text
