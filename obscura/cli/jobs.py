@@ -15,7 +15,7 @@ from obscura.client import Client, Job, Sweep
 from obscura.client.progress import job_progress, show_cost
 from obscura.wire.job_schemas import RECIPE_USUAL, PlanRecord
 from obscura.wire.texts import GridRefused, json_or_text, trials_of
-from obscura.wire.wording import show_words
+from obscura.wire.wording import show_epsilon, show_words
 
 jobs = typer.Typer(no_args_is_help=True, help="Trainings, samplings and evaluations.")
 sweeps = typer.Typer(no_args_is_help=True, help="Hyperparameter sweeps, paid for as a whole.")
@@ -89,7 +89,8 @@ def plan(
     options = recipe_options(option, preset, class_fractions)
     previewed = preview or stand_in is not None
     if not (previewed and output.as_json):
-        show_plan(output, client.plan(dataset, recipe=recipe, epsilon=epsilon, options=options))
+        made = client.plan(dataset, recipe=recipe, epsilon=epsilon, options=options)
+        show_plan(output, made, client.transport.base_url)
     if previewed:
         public = client.datasets.find(stand_in).id if stand_in else None
         order = {"recipe": recipe, "epsilon": epsilon, "options": options, "stand_in_dataset_id": public}
@@ -190,8 +191,8 @@ def try_first(output: Output, client: Client, image: Path, dataset_id: str, **or
         output.notice(f"Images it would generate from {preview.stand_in}: {preview.save_grid(image)}")
 
 
-def show_plan(output: Output, made: PlanRecord) -> None:
-    """Show a plan: its guarantee, its stages, and the remaining budget."""
+def show_plan(output: Output, made: PlanRecord, service_url: str = "") -> None:
+    """Show a plan: its guarantee, its stages, the remaining budget, and what to expect."""
     if output.as_json:
         output.record(made, "plan")
         return
@@ -204,8 +205,13 @@ def show_plan(output: Output, made: PlanRecord) -> None:
         for stage in made.stages
     ]
     output.rows(stages, ("stage", "releases", "noise=noise_multiplier", "share of cost=cost_nano"), "stages")
-    for note in made.notes:
+    for note in dict.fromkeys((*made.expectation.summary, *made.notes)):
         output.text(note)
+    if (example := made.expectation.example) is not None:
+        output.notice(f"An example of this detail: {service_url}{example}")
+    if not made.budget.affordable:
+        left = show_epsilon(made.budget.left_epsilon, up=False)
+        output.notice(f"The account cannot pay for this plan. Lower --epsilon to at most {left}.")
 
 
 @shown("sweep")

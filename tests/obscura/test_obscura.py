@@ -167,8 +167,8 @@ def test_every_cell_runs(tmp_path, warm):
     )
     assert ran.returncode == 0, ran.stderr
     notebook = nbformat.read(made / NOTEBOOK.name, as_version=4)
-    assert "1,400 images" in outputs(notebook, "datasets.push")
-    assert "costs epsilon 1.000 of 1.000" in outputs(notebook, "service.plan")
+    assert "6,000 images" in outputs(notebook, "datasets.push")
+    assert "costs epsilon 1.000 of 3.000" in outputs(notebook, "service.plan")
     assert 'src="data:image/png;base64,' in outputs(notebook, "service.train")
     assert "<th>spent</th><td>epsilon 1.0</td>" in outputs(notebook, "service.account(")
     assert "(1000, 28, 28)" in outputs(notebook, "to_numpy")

@@ -82,7 +82,7 @@ def quickstart(*flags: str) -> Bring:
 WAYS = {
     "push": push,
     "one step": one_step,
-    "quickstart": quickstart("--at-most", "2000", "--size", "64", "--skip-broken"),
+    "quickstart": quickstart("--at-most", "2000", "--size", "64", "--skip-broken", "--accept-rough"),
 }
 
 
