@@ -35,7 +35,7 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
         page = browser.new_page(base_url=service.service.url, viewport=WINDOW)
         page.set_default_timeout(PATIENCE_MS)
-        account = service.create_account(name="customers", owner="shop", epsilon=3, delta=1e-6, unit="record")
+        account = service.accounts.create(name="customers", owner="shop", epsilon=3, delta=1e-6, unit="record")
         pair = Arrays(clothes.images, [clothes.classes[label] for label in clothes.labels])
         dataset = service.datasets.push(pair, account_id=account.id, name="clothes", at_most=60_000)
 
@@ -44,7 +44,7 @@ def main() -> None:
         page.click("main button[type=submit]")
         page.wait_for_url("**/")
         shoot(page, "plan", f"/train?dataset={dataset.id}&recipe=moments&epsilon=1", ready="button:has-text('Train')")
-        release = service.start_training(dataset.id, recipe="moments", epsilon=1).wait().release()
+        release = service.jobs.create(dataset.id, recipe="moments", epsilon=1).wait().release()
         shoot(page, "release", f"/releases/{release.id}", ready=".tiles img")
         browser.close()
 

@@ -42,16 +42,16 @@ Proportions = Annotated[
 ]
 
 
-add_command(releases, "list", "releases", Client.releases, "List releases, newest first.", LISTED)
+add_command(releases, "list", "releases", "releases.list", "List releases, newest first.", LISTED)
 add_command(
-    releases, "show", "release", Client.release, "Show one release and its newest evaluation.", release_id=ReleaseId
+    releases, "show", "release", "releases.get", "Show one release and its newest evaluation.", release_id=ReleaseId
 )
 add_command(
-    releases, "evaluations", "evaluations", Client.evaluations,
+    releases, "evaluations", "evaluations", "releases.evaluations",
     "List evaluations.", COLUMNS["evaluation"], release_id=ReleaseId,
 )  # fmt: skip
 add_command(
-    releases, "card", "privacy card", lambda client, release_id: client.release(release_id).card(),
+    releases, "card", "privacy card", "releases.card",
     "Show the privacy card of a release: guarantee, assumptions and limits. --json shows the whole card.",
     release_id=ReleaseId,
 )  # fmt: skip
@@ -67,10 +67,10 @@ def compare(
     if len(names) < 2:
         raise CliError("Name two or more releases. To list them: obscura releases list", Exit.USAGE)
     compared = []
-    for release in map(client.find_release, names):
+    for release in map(client.releases.get, names):
         options: dict[str, Any] = {}
         with suppress(AuthError, NotFoundError):  # another department's job
-            options = client.job(release.job_id).options
+            options = client.jobs.get(release.job_id).options
         compared.append(release.model_dump(mode="json") | {"options": options})
     chosen = [each["options"] for each in compared]
     named = dict.fromkeys(name for each in chosen for name in each)
@@ -88,7 +88,7 @@ def save_receipt(
     out: Annotated[Path | None, typer.Option(help="File to write; default: stdout.")] = None,
 ) -> Shown:
     """Save the signed receipt of a release. Anyone with the public key can verify this proof of payment."""
-    release = client.release(release_id)
+    release = client.releases.get(release_id)
     if out is not None:
         return {"path": str(release.save_receipt(out))}
     typer.echo(json.dumps(release.receipt(), indent=1, sort_keys=True))
@@ -98,7 +98,7 @@ def save_receipt(
 @command(releases, "report", "report")
 def save_report(client: Client, release_id: ReleaseId, out: Out = Path("report.html")) -> Shown:
     """Save the report of a release, an HTML page."""
-    return {"path": str(client.release(release_id).save_report(out))}
+    return {"path": str(client.releases.get(release_id).save_report(out))}
 
 
 @command(releases, "weights", "weights")
@@ -108,14 +108,14 @@ def save_weights(
     out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("weights"),
 ) -> Shown:
     """Save the trained artefact. A generator comes with a model card and a program that samples with torch alone."""
-    saved = client.release(release_id).save_weights(out)
+    saved = client.releases.get(release_id).save_weights(out)
     return {"path": str(out), "files": [path.name for path in saved]}
 
 
 @command(releases, "grid", "grid")
 def save_grid(client: Client, release_id: ReleaseId, out: Out = Path("grid.png")) -> Shown:
     """Save a grid of synthetic images, one row for each class."""
-    return {"path": str(client.release(release_id).save_grid(out))}
+    return {"path": str(client.releases.get(release_id).save_grid(out))}
 
 
 @command(releases, "share", "request", hint=APPROVE)
@@ -126,13 +126,13 @@ def share_release(
     reason: Reason,
 ) -> Shown:
     """Request that another department can see a release. Another owner, or an installation admin, must approve."""
-    return client.find_release(release).share(other, reason=reason)
+    return client.releases.get(release).share(other, reason=reason)
 
 
 @command(releases, "publish", "request", hint=APPROVE)
 def publish_release(client: Client, release: NamedRelease, reason: Reason) -> Shown:
     """Request that all departments, present and future, can see a release. Another owner, or an admin, must approve."""
-    return client.find_release(release).share(None, reason=reason)
+    return client.releases.get(release).share(None, reason=reason)
 
 
 @command(releases, "unshare", "share")
@@ -145,11 +145,11 @@ def unshare_release(
 
     Copies that others have generated or downloaded remain with them.
     """
-    return client.find_release(release).unshare(other)
+    return client.releases.get(release).unshare(other)
 
 
 add_command(
-    releases, "shares", "shares", lambda client, release: client.find_release(release).shares(),
+    releases, "shares", "shares", "releases.shares",
     "List current and former shares of a release, newest first.", SHARE_COLUMNS, release=NamedRelease,
 )  # fmt: skip
 
@@ -166,7 +166,7 @@ def evaluate(
     key: Key = None,
 ) -> Shown:
     """Evaluate a release on a public dataset, for free. Adds a section to the report; the release does not change."""
-    evaluation = client.release(release_id).evaluate(on, samples=samples, seed=seed, idempotency_key=key)
+    evaluation = client.releases.get(release_id).evaluate(on, samples=samples, seed=seed, idempotency_key=key)
     if evaluation.samples is not None:
         output.notice(
             f"The evaluation trains classifiers on {evaluation.samples:,} generated images. It takes minutes."
@@ -191,7 +191,7 @@ def sample(
     wait: Wait = False,
 ) -> Shown:
     """Generate synthetic images from a release, for free."""
-    release = client.release(release_id)
+    release = client.releases.get(release_id)
     drawn = release.sample(count=count, seed=seed, format=format, **_which(client, release, classes, proportions))
     return _finished(output, drawn) if wait else drawn
 
@@ -233,11 +233,11 @@ def download(
     drawn = []
     for source in sources:
         if count is not None and source.startswith("rel_"):
-            release = client.release(source)
+            release = client.releases.get(source)
             which = _which(client, release, classes, proportions)
             drawn.append(release.sample(count=count, seed=seed, format=format, **which))
         else:
-            drawn.append(client.sample(source))
+            drawn.append(client.samples.get(source))
     drawn = [_finished(output, each) for each in drawn]
     if several and out is not None:
         drawn = [_finished(output, each.packed("imagefolder")) for each in drawn]
@@ -285,7 +285,7 @@ def _which(client: Client, release: Release, classes: str | None, proportions: s
     if proportions == AS_STATED:
         return {"proportions": AS_STATED}
     try:
-        names = client.dataset(release.dataset_id).classes
+        names = client.datasets.get(release.dataset_id).classes
     except (AuthError, NotFoundError):  # the dataset belongs to another department: the service validates the names
         names = [pair.partition("=")[0].strip() for pair in proportions.split(",") if "=" in pair]
         if not names:
