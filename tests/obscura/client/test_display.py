@@ -44,6 +44,8 @@ def shown() -> dict[str, Live | Plan]:
     plan = Plan(
         recipe="moments", dataset_id="ds_a", epsilon=1.0, delta=1e-5, unit="record", adjacency="add_remove",
         cost_nano=30, cost_epsilon=1.0, stages=[], facts={}, notes=["<s> is lost"], config={},
+        expectation=job_schemas.Expectation(band=None, recognisable=None, accuracy=None, summary=["Expect shapes."],
+        next_band=None, next_epsilon=None, next_units=None, curve=[]),
         budget=job_schemas.BudgetFacts(account_id="acc_a", limit_epsilon=8, left_epsilon=5.5, left_nano=60,
         left_after_epsilon=4.8, left_after_nano=30, affordable=True),
     )  # fmt: skip
