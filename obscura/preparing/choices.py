@@ -82,7 +82,7 @@ def named_options(function: Function) -> Function:
     signature, kind = inspect.signature(function), inspect.Parameter.KEYWORD_ONLY
     known = [each for each in signature.parameters.values() if each.kind != each.VAR_KEYWORD]
     hints = ImageOptions.__annotations__.items()
-    named = [inspect.Parameter(name, kind, default=None, annotation=hint) for name, hint in hints]
+    named = [inspect.Parameter(name, kind, default=None, annotation=hint.__forward_arg__) for name, hint in hints]
     function.__signature__ = signature.replace(parameters=[*known, *named])  # type: ignore[attr-defined]
     return function
 
