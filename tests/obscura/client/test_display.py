@@ -144,3 +144,9 @@ def test_two_releases_are_compared_by_the_facts_that_differ():
     one, two = Release(**facts), Release(**facts | {"id": "rel_b", "epsilon": 2.0, "accuracy": {"cnn": 0.7}})
     assert one.compare(two) == {"epsilon": (1.0, 2.0), "accuracy": ({"cnn": 0.5}, {"cnn": 0.7})}
     assert repr(two) == "<Release a rel_b: generator, epsilon 2.0, delta 1e-05, one record>"
+
+
+def test_a_client_and_its_collections_name_their_service_and_their_methods():
+    client = Client("http://localhost:1", None)
+    assert repr(client) == "<Client of http://localhost:1>"
+    assert repr(client.webhooks) == "<Webhooks of http://localhost:1: create, delete, get, list, test>"
