@@ -271,11 +271,11 @@ class Release(Live, release_schemas.ReleaseRecord):
         return facts | {"recipe": self.recipe, "release": self.id}
 
     def _picture(self) -> str:
-        if self.kind != "generator":
-            return ""
-        grid = self._transport.request("GET", f"{self._path}/grid.png", headers={"Accept": "*/*"}).content
-        gaps = "; ".join(self.card().get("not_covered", ()))
-        return picture(grid, "Synthetic samples, one row for each class") + f"<p>Not covered: {escape(gaps or '-')}</p>"
+        image = ""
+        if self.kind == "generator":
+            grid = self._transport.request("GET", f"{self._path}/grid.png", headers={"Accept": "*/*"}).content
+            image = picture(grid, "Synthetic samples, one row for each class")
+        return f"{image}<p>Not covered: {escape('; '.join(self.card().get('not_covered', ())) or '-')}</p>"
 
     def compare(self, other: release_schemas.ReleaseRecord) -> dict[str, tuple[Any, Any]]:
         """Return the facts that differ between two releases, such as `{"epsilon": (1.0, 2.0)}`."""
