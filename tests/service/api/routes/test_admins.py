@@ -287,7 +287,7 @@ def test_the_command_line_invites_and_revokes(served):
     assert (code, made["role"], made["state"]) == (0, "analyst", "open")
     assert made["link"].startswith(f"{served.url}/invitations/")
     with Client(served.url, served.tokens["admin"]) as client:
-        assert next(client.invitations.list()).id == made["id"]
+        assert client.invitations.list()[0].id == made["id"]
         second = client.invitations.create(role="viewer")
         assert client.invitations.revoke(second.id).state == "revoked"
     assert json.loads(run("uninvite", made["id"], "--json")[1])["state"] == "revoked"
