@@ -112,7 +112,7 @@ class Ways:
     def __init__(self, client: Client, data_dir: Path, folder: Path) -> None:
         self._client, self._data_dir, self._folder = client, data_dir, folder
         self._accounts = {
-            unit: client.create_account(name=name, owner="benchmark", epsilon=10, delta=1e-6, unit=unit).id  # type: ignore[arg-type]  # a unit
+            unit: client.accounts.create(name=name, owner="benchmark", epsilon=10, delta=1e-6, unit=unit).id  # type: ignore[arg-type]  # a unit
             for unit, name in ACCOUNTS.items()
         }
         self._page: Any = None
@@ -191,7 +191,7 @@ class Ways:
         if page.url.endswith("/new"):
             said = page.inner_text("[data-problem]") + " " + " ".join(page.locator("[data-fault]").all_inner_texts())
             return Got("refused", said.strip(), declared=len(declared))
-        made = self._client.dataset(page.url.rpartition("/")[2])
+        made = self._client.datasets.get(page.url.rpartition("/")[2])
         expected = given.browser.expected
         counts = (expected.records, expected.subjects) if isinstance(expected, Read) else (None, None)
         what = "read" if made.state == "ready" else "refused"

@@ -109,7 +109,7 @@ REMEDIES = {
 }
 PYTHON = """# Python reference
 
-`pip install obscura-images`, then `import obscura`. Every name below is exported by `obscura`.
+`pip install obscura-images`, then `import obscura`. It exports these functions, resources and errors.
 
 ## Start
 
@@ -119,12 +119,23 @@ PYTHON = """# Python reference
 ## Client
 
 ::: obscura.client.client.Client
-    options: {heading_level: 3, inherited_members: true}
+    options: {heading_level: 3}
+
+## Collections
+
+::: obscura.client.accounts
+    options: {show_root_heading: false, heading_level: 3, filters: ["!^_", "!^Async"]}
+::: obscura.client.collections
+    options: {show_root_heading: false, heading_level: 3, filters: ["!^_", "!^Async"]}
+::: obscura.client.datasets.Datasets
+    options: {heading_level: 3}
+::: obscura.preparing.choices.Choices
+    options: {heading_level: 3}
+::: obscura.client.administration
+    options: {show_root_heading: false, heading_level: 3, filters: ["!^_", "!^Async"]}
 
 ## Resources
 
-::: obscura.client.datasets.Datasets
-    options: {heading_level: 3}
 ::: obscura.client.resources
     options: {show_root_heading: false, heading_level: 3}
 

@@ -92,7 +92,7 @@ def plan(
         made = client.plan(dataset, recipe=recipe, epsilon=epsilon, options=options)
         show_plan(output, made, client.transport.base_url)
     if previewed:
-        public = client.datasets.find(stand_in).id if stand_in else None
+        public = client.datasets.get(stand_in).id if stand_in else None
         order = {"recipe": recipe, "epsilon": epsilon, "options": options, "stand_in_dataset_id": public}
         try_first(output, client, image, dataset, **order)
 
@@ -115,7 +115,7 @@ def train(
 
     The release can be downloaded when the training ends; --evaluate evaluates it afterwards, in a separate job.
     """
-    job = client.start_training(
+    job = client.jobs.create(
         dataset,
         recipe=recipe,
         epsilon=epsilon,
@@ -137,20 +137,20 @@ def train(
     return None
 
 
-add_command(jobs, "list", "jobs", Client.jobs, "List jobs, newest first.", JOB_COLUMNS)
-add_command(jobs, "show", "job", Client.job, "Show one job.", job_id=JobId)
+add_command(jobs, "list", "jobs", "jobs.list", "List jobs, newest first.", JOB_COLUMNS)
+add_command(jobs, "show", "job", "jobs.get", "Show one job.", job_id=JobId)
 
 
 @command(jobs, "watch", "job")
 def watch_job(client: Client, output: Output, job_id: JobId) -> Shown:
     """Follow a job to its end. Exit code 5 if it does not succeed."""
-    return follow(output, client.job(job_id))
+    return follow(output, client.jobs.get(job_id))
 
 
 @command(jobs, "cancel", "job")
 def cancel_job(client: Client, output: Output, job_id: JobId, discard: Discard = False, yes: Yes = False) -> Shown:
     """Cancel a job. A training that has charged budget publishes its partial result; unspent budget is returned."""
-    job = client.job(job_id)
+    job = client.jobs.get(job_id)
     question = lossy_cancel_question(job, discard=discard)
     if question is not None and not yes:
         confirm(question)
@@ -237,7 +237,7 @@ def sweep(
         trials = trials_of(grid, recipe_options(option, preset))
     except GridRefused as error:
         raise CliError(f"--grid takes NAME=VALUE,VALUE,... once for each name. {error}", Exit.USAGE) from None
-    made = client.sweep_over(
+    made = client.sweeps.create(
         dataset,
         name=name or "; ".join(grid)[:100],
         recipe=recipe,
@@ -249,25 +249,25 @@ def sweep(
     show(output, follow_sweep(output, made) if wait else made)
 
 
-add_command(sweeps, "list", "sweeps", Client.sweeps, "List sweeps, newest first.", SWEEP_COLUMNS)
+add_command(sweeps, "list", "sweeps", "sweeps.list", "List sweeps, newest first.", SWEEP_COLUMNS)
 
 
 @command(sweeps, "show", "sweep")
 def show_sweep(client: Client, output: Output, sweep_id: SweepId) -> None:
     """Show a sweep: the cost of each trial and the quality of its release on public data."""
-    show(output, client.sweep(sweep_id))
+    show(output, client.sweeps.get(sweep_id))
 
 
 @command(sweeps, "watch", "sweep")
 def watch_sweep(client: Client, output: Output, sweep_id: SweepId) -> None:
     """Follow a sweep until every trial has ended, whether it succeeded or not."""
-    show(output, follow_sweep(output, client.sweep(sweep_id)))
+    show(output, follow_sweep(output, client.sweeps.get(sweep_id)))
 
 
 @command(sweeps, "cancel", "sweep")
 def cancel_sweep(client: Client, output: Output, sweep_id: SweepId, discard: Discard = False, yes: Yes = False) -> None:
     """Cancel all unfinished trials and evaluations. A trial that has charged budget publishes its partial result."""
-    found = client.sweep(sweep_id)
+    found = client.sweeps.get(sweep_id)
     paid = sum(trial.charged_nano > 0 for trial in found.trials if trial.state in ("queued", "running"))
     if discard and paid and not yes:
         confirm(f"{paid} trials of this sweep have permanently spent budget, and would publish nothing. Discard them?")

@@ -24,12 +24,11 @@ from obscura.client import Account, Client, ConnectionFailed, Dataset, JobFailed
 from obscura.client.contents import require_room
 from obscura.client.datasets import default_name, require_statements
 from obscura.client.local_service import LocalService
-from obscura.client.one_step import RECIPE, usual_delta
 from obscura.client.progress import preparation_progress
 from obscura.preparing import Choices, Package, prepare
 from obscura.preparing.choices import SIDE_USUAL
-from obscura.wire.budgets import PART_CONFIRMED, UNIT_WORDS, Unit
-from obscura.wire.job_schemas import PlanRecord
+from obscura.wire.budgets import PART_CONFIRMED, UNIT_WORDS, Unit, usual_delta
+from obscura.wire.job_schemas import RECIPE_USUAL, PlanRecord
 from obscura.wire.wording import odds_sentence, proposed_epsilon, show_epsilon, show_percent
 
 LIMIT = 3.0  # epsilon, of a new account
@@ -48,7 +47,7 @@ class Onboarding:
     program: str = "obscura"  # prefix of every command
     later: str = "obscura"  # prefix of a command to run once this one has ended
     options: Mapping[str, Any] = field(default_factory=dict)
-    recipe: str = RECIPE
+    recipe: str = RECIPE_USUAL
 
     @property
     def stated(self) -> str:
@@ -72,7 +71,7 @@ class Onboarding:
         """Return the account that is named like the folder; open it if missing. Raise CliError if its unit is wrong."""
         name = default_name(self.folder)
         unit: Unit = "record" if self.package.private_subjects is None else "subject"
-        found = next((account for account in self.client.accounts() if account.name == name), None)
+        found = next((account for account in self.client.accounts.list() if account.name == name), None)
         if found is not None and found.unit != unit:
             flag = "State --subjects-at-most" if unit == "record" else "Leave --subjects-at-most out"
             raise CliError(f"Account {name} protects {UNIT_WORDS[found.unit]}. {flag}.", Exit.USAGE)
@@ -80,7 +79,7 @@ class Onboarding:
             return found
         command = f"accounts create {quoted(name)} --epsilon {epsilon:g} --delta {delta:g} --unit {unit}"
         self.say("Opening an account with the lifetime budget of these images", command)
-        return self.client.create_account(name=name, owner="owner", epsilon=epsilon, delta=delta, unit=unit)
+        return self.client.accounts.create(name=name, owner="owner", epsilon=epsilon, delta=delta, unit=unit)
 
     def declare(
         self,
@@ -144,9 +143,7 @@ class Onboarding:
         command = f"train {quoted(dataset.name)} --recipe {self.recipe} --epsilon {epsilon:g}{self.stated} --wait"
         self.say("Training, which spends the budget", command)
         with self.step(f"{self.later} {command}"):
-            job = self.client.start_training(
-                dataset.id, recipe=self.recipe, epsilon=epsilon, options=dict(self.options)
-            )
+            job = self.client.jobs.create(dataset.id, recipe=self.recipe, epsilon=epsilon, options=dict(self.options))
         with self.step(f"{self.later} jobs watch {job.id}"):
             return follow(self.output, job).release()
 
@@ -158,7 +155,7 @@ class Onboarding:
             sample = release.sample(count)
             sample.to_imagefolder(out)
             grid = release.save_grid(out / "grid.png")
-        left = self.client.account(release.account_id).balance.affordable_epsilon
+        left = self.client.accounts.get(release.account_id).balance.affordable_epsilon
         self.output.notice("")
         self.output.text(f"Wrote {count:,} images to {out}. Overview: {grid}")
         self.output.text(f"Left for further trainings on these images: epsilon {show_epsilon(left, up=False)}.")

@@ -102,7 +102,7 @@ def _service(target: Target, output: Output) -> Finding:
                 absent = f"no service answers at {url}; to start one: obscura up"
                 return Finding("service", "bad", absent if error.refused else f"{url} is too slow: {error}")
             try:
-                next(iter(client.accounts()), None)
+                next(iter(client.accounts.list()), None)
             except AuthError as error:
                 if error.status == 401:
                     return Finding("service", "bad", f"{url} rejects the key; to save another: obscura login {url}")
@@ -126,7 +126,7 @@ def recipes(
     with reporting(as_json) as output:
         try:
             with connection(target, output) as client:
-                listed = client.recipes()
+                listed = client.recipes.list()
         except (CliError, ConnectionFailed):
             if target.url is not None or target.profile is not None or (beside := server_side()) is None:
                 raise

@@ -28,8 +28,8 @@ from obscura.cli.quickstart import Onboarding, quoted
 from obscura.client import Client, Release
 from obscura.client.contents import require_room
 from obscura.client.local_service import LocalService, running_at
-from obscura.client.one_step import usual_delta
 from obscura.preparing import Choices, Package, prepare
+from obscura.wire.budgets import usual_delta
 from obscura.wire.job_schemas import PlanRecord
 from obscura.wire.wording import show_percent, show_words
 
@@ -172,7 +172,7 @@ def run_demo(
             "report": str(release.save_report(out / "report.html")),
             "privacy_card": str(out / "privacy_card.json"),
         }
-        balance = client.account(account.id).balance
+        balance = client.accounts.get(account.id).balance
         summary = {
             "dataset": found.name,
             "dataset_source": found.source,

@@ -114,8 +114,8 @@ def test_a_recipe_that_only_the_service_knows_is_listed_and_shown(tmp_path):
 
 
 def test_the_client_reads_what_the_service_serves(client):
-    assert client.recipes() == installed_recipes()
-    assert client.recipe("moments") in client.recipes()
+    assert client.recipes.list() == installed_recipes()
+    assert client.recipes.get("moments") in client.recipes.list()
 
 
 @pytest.mark.usefixtures("no_backoff")
@@ -141,7 +141,7 @@ def test_a_limit_is_raised_by_two_admins_and_an_account_frozen_by_one(shell, cli
     bob = (tmp_path / "bob.key").read_text("ascii").strip()
     assert stat.S_IMODE((tmp_path / "bob.key").stat().st_mode) == 0o600
     shell("admins", "admit", "bob", "--introduction", introduction, "--reason", "the second", "--json")
-    assert {"first admin", "bob"} <= {admin.name for admin in client.admins()}
+    assert {"first admin", "bob"} <= {admin.name for admin in client.admins.list()}
     asked = shell("limits", "request", account, "-e", "3", "--reason", "a second study", "--json", OBSCURA_TOKEN=alice)
     request_id = asked.json["id"]
     assert f"obscura decisions approve {request_id}" in asked.err

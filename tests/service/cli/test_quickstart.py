@@ -91,7 +91,7 @@ def test_what_can_be_known_before_is_said_before(start, pets, tmp_path):
 
 
 def test_a_step_that_fails_leaves_nothing_half_done(start, pets, target, client, monkeypatch):
-    before, tried = list(client.datasets()), list[dict[str, Any]]()
+    before, tried = list(client.datasets.list()), list[dict[str, Any]]()
     monkeypatch.setattr(quickstart, "try_first", lambda *_, **order: tried.append(order))
     small = ("--size", "8", "--grey")
     declined = start(pets, *small, before=target, answers=Terminal("100\nn\n"), code=1)
@@ -114,18 +114,18 @@ def test_a_step_that_fails_leaves_nothing_half_done(start, pets, target, client,
     assert len(tried) == 1, "nobody asked for another preview"
     assert "The images changed while they were sent" in broken
     assert f"To continue: obscura quickstart {pets} --epsilon 1 --at-most 100 --accept-rough --size 8 --grey" in broken
-    assert list(client.datasets()) == before
-    (account,) = [account for account in client.accounts() if account.name == "pets"]
+    assert list(client.datasets.list()) == before
+    (account,) = [account for account in client.accounts.list() if account.name == "pets"]
     assert account.balance.reserved_nano == account.balance.spent_nano == 0
     assert account.balance.limit_epsilon == 3
     asked = start(pets, *small, "--at-most", "100", "-e", "2.9", before=target, answers=Terminal("y\nn\n"), code=1)
     assert "This spends 94" in asked, "of the remaining budget, although the service is elsewhere"
-    client.lower_limit(account.id, epsilon=0.5, reason="as if half of it was spent")
+    client.accounts.get(account.id).lower_limit(epsilon=0.5, reason="as if half of it was spent")
     poor = start(pets, "--yes", "--at-most", "2000", "--epsilon", "1", before=target, code=3)
     assert "the training needs epsilon 1.0, and 0.5 is left" in poor
     assert "add --limit 12" in start(pets, "--yes", "--at-most", "2000", "--epsilon", "4", before=target, code=2)
-    assert client.account(account.id).balance.spent_nano == 0
-    assert list(client.datasets()) == before
+    assert client.accounts.get(account.id).balance.spent_nano == 0
+    assert list(client.datasets.list()) == before
 
 
 @pytest.mark.parametrize(
