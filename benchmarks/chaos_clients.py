@@ -93,14 +93,14 @@ class Heard:
 
 def set_up(client: Client, epsilon: float = ACCOUNT_EPSILON) -> str:
     """Open an account, declare a dataset and push random images; return the dataset's id."""
-    account = client.create_account(name="chaos", owner="benchmark", epsilon=epsilon, delta=1e-5, unit="record")
+    account = client.accounts.create(name="chaos", owner="benchmark", epsilon=epsilon, delta=1e-5, unit="record")
     return push_random(client, 0, RECORDS, name="noise", visibility="private", account_id=account.id)
 
 
 def declare(client: Client, records: int, **declared: Any) -> Any:
     """Declare a dataset of tiny grey images."""
     sizes = {"height": SIDE_PIXELS, "width": SIDE_PIXELS, "channels": 1}
-    return client.declare_dataset(classes=CLASSES, records_declared=records, **sizes, **declared)
+    return client.datasets.create(classes=CLASSES, records_declared=records, **sizes, **declared)
 
 
 def push_random(client: Client, seed: int, records: int, **declared: Any) -> str:
@@ -180,7 +180,7 @@ class Uploader(Asker):
             time.sleep(LOOK_SECONDS)
 
     def _push(self, client: Client, dataset_id: str, content: bytes) -> str:
-        dataset = client.dataset(dataset_id)
+        dataset = client.datasets.get(dataset_id)
         if dataset.state != "ready":  # an earlier try may have succeeded without an answer
             blocks = range(0, len(content), UPLOAD_BLOCK_BYTES)
             dataset.push((self._slowly(content[start : start + UPLOAD_BLOCK_BYTES]) for start in blocks), format="npz")
@@ -240,7 +240,7 @@ class Customer(Asker):
                 client.transport.request("POST", f"/v1/jobs/{job_id}/cancel", repeatable=True)
                 self._open[job_id] = None
                 self.heard.add("cancels")
-            job = client.job(job_id)
+            job = client.jobs.get(job_id)
         except ConnectionFailed:
             self.ask_another()
         except ApiError as error:

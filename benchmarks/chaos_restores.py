@@ -176,29 +176,29 @@ def prepare(world: World, releases: int = RELEASES) -> float:
 
 
 def open_account(client: Client, name: str) -> None:
-    client.create_account(name=name, owner="benchmark", epsilon=8.0, delta=1e-5, unit="record")
+    client.accounts.create(name=name, owner="benchmark", epsilon=8.0, delta=1e-5, unit="record")
 
 
 def train(client: Client, dataset_id: str) -> str:
-    return client.start_training(dataset_id, recipe="datalens", epsilon=EPSILON, options=QUICK).id
+    return client.jobs.create(dataset_id, recipe="datalens", epsilon=EPSILON, options=QUICK).id
 
 
 def generate(client: Client, release_id: str) -> str:
-    return client.release(release_id).sample(40, seed=1, format="npz").job_id
+    return client.releases.get(release_id).sample(40, seed=1, format="npz").job_id
 
 
 def upload(client: Client, account: str, images: int) -> str | None:
     """Push random images into an account; return the account that pays for them, or None if they are refused."""
-    account_id = next(row.id for row in client.accounts() if row.name == account)
+    account_id = next(row.id for row in client.accounts.list() if row.name == account)
     declared = {"name": f"images {secrets.token_hex(4)}", "visibility": "private", "account_id": account_id}
     try:
-        return client.dataset(push_random(client, images, RECORDS, **declared)).account_id
+        return client.datasets.get(push_random(client, images, RECORDS, **declared)).account_id
     except ApiError:
         return None
 
 
 def dataset_of(client: Client) -> str:
-    return client.datasets.find("noise").id
+    return client.datasets.get("noise").id
 
 
 def wait_for(client: Client, job_id: str) -> Any:
@@ -206,7 +206,7 @@ def wait_for(client: Client, job_id: str) -> Any:
     deadline = time.monotonic() + JOB_SECONDS_MAX
     while time.monotonic() < deadline:
         with suppress(ObscuraClientError):
-            job = client.job(job_id)
+            job = client.jobs.get(job_id)
             if job.finished:
                 return job
         time.sleep(LOOK_SECONDS)
@@ -229,7 +229,7 @@ def run_scenario(
     backup_at, kill_at = sorted(dice.uniform(0, busy_seconds) for _ in range(2))
     with world.serving() as (services, client):
         train(client, dataset_of(client))
-        generate(client, next(iter(client.releases())).id)
+        generate(client, next(iter(client.releases.list())).id)
         time.sleep(backup_at)
         rpo_seconds = _back_up(world, kind)
         account = dice.choice(["chaos", NEWER])
@@ -393,7 +393,7 @@ def raise_limits(world: World) -> None:
 def works(client: Client) -> bool:
     """Return whether every accepted job ends, and a new training is published."""
     try:
-        for job in list(client.jobs()):
+        for job in list(client.jobs.list()):
             wait_for(client, job.id)
         return str(wait_for(client, train(client, dataset_of(client))).state) == "succeeded"
     except (TimeoutError, ObscuraClientError):

@@ -17,19 +17,27 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from obscura.client import *  # noqa: F403  # exactly the names in its __all__
+if TYPE_CHECKING:  # not from obscura.client, which imports this package: mypy would find no name in it
+    from obscura.client.accounts import *  # noqa: F403
+    from obscura.client.async_resources import *  # noqa: F403
+    from obscura.client.client import *  # noqa: F403
+    from obscura.client.contents import *  # noqa: F403
+    from obscura.client.local_service import *  # noqa: F403
+    from obscura.client.resources import *  # noqa: F403
+    from obscura.errors import *  # noqa: F403
+    from obscura.extras import MissingExtra as MissingExtra
+    from obscura.preparing import Arrays as Arrays
 
     __version__: str
+else:  # a type checker would give every name the type of `__getattr__`
 
-
-def __getattr__(name: str) -> object:
-    if name == "__version__":
-        return import_module("importlib.metadata").version("obscura-images")
-    client = import_module("obscura.client")
-    if name != "__all__" and name not in client.__all__:
-        raise AttributeError(f"module 'obscura' has no attribute {name!r}")
-    return getattr(client, name)
+    def __getattr__(name: str) -> object:
+        if name == "__version__":
+            return import_module("importlib.metadata").version("obscura-images")
+        client = import_module("obscura.client")
+        if name != "__all__" and name not in client.__all__:
+            raise AttributeError(f"module 'obscura' has no attribute {name!r}")
+        return getattr(client, name)
 
 
 def __dir__() -> list[str]:

@@ -5,6 +5,7 @@ PackingError and its subclasses stop a push. Their messages stay on the owner's 
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ __all__ = [
     "ConnectionSettingsError",
     "DownloadCorrupt",
     "JobFailed",
+    "LocalError",
     "MoreThanStated",
     "NoRoom",
     "NoSuchName",
@@ -72,7 +74,14 @@ class NoRoom(ObscuraClientError):
     """The disk is too full for a download. Nothing was downloaded."""
 
 
-class NoSuchName(ObscuraClientError):
+class LocalError(ObscuraClientError):
+    """An error found on this machine. `str(error)` names Python arguments; `error.args[0]` names flags and commands."""
+
+    def __str__(self) -> str:
+        return in_python(str(self.args[0]))
+
+
+class NoSuchName(LocalError):
     """No resource has this name or id, or several resources have this name."""
 
 
@@ -167,7 +176,7 @@ def error_of(response: httpx.Response, route: str) -> ApiError:
     return kind(problem.code, problem.status, problem.detail, dict(problem.model_extra or {}), problem.errors or [])
 
 
-class PackingError(ObscuraClientError):
+class PackingError(LocalError):
     """The folder or file cannot be pushed; the message states what is accepted."""
 
 
@@ -184,9 +193,12 @@ class ChoiceNeeded(PackingError):
         for flag in flags:
             name, _, value = flag.partition(" ")
             shell.append(f"{name} {shlex.quote(value)}" if value else name)
-            argument = name.removeprefix("--").replace("-", "_")
-            python.append(f'{argument}="{value}"' if value else f"{argument}=True")
-        super().__init__(f"{why} Add {' '.join(shell)} (in Python: {', '.join(python)}).")
+            python.append(_argument(name, value or "True"))
+        super().__init__(f"{why} Add {' '.join(shell)}.")
+        self._python = f"{in_python(why)} Add {', '.join(python)}."
+
+    def __str__(self) -> str:
+        return self._python
 
 
 class MoreThanStated(PackingError):
@@ -204,6 +216,31 @@ class BrokenImages(ChoiceNeeded):
     def __init__(self, why: str, count: int, names: Sequence[str]) -> None:
         self.count, self.names = count, tuple(names)
         super().__init__(f"{why}. Repair them, or leave them out.", ["--skip-broken"])
+
+
+_VALUE = r"\d[\d.,-]*\d|\d|[A-Z]+(?:,[A-Z]+)*\b|auto\b|none\b|[\w-]+\.(?:csv|txt)"  # of a flag, in a sentence
+_FLAG = re.compile(rf"(--[a-z]+(?:-[a-z]+)*)(?: ({_VALUE}))?")
+_COMMAND = re.compile(r"obscura (\w+) (\w+)((?: [A-Z]+\b| --[a-z-]+ \w+)*)")
+
+
+def in_python(text: str) -> str:
+    """Replace `--at-most 2000` by `at_most=2000`, and commands by calls, in a message."""
+
+    def call(command: re.Match[str]) -> str:
+        noun, verb, rest = command.groups()
+        words = re.findall(r"(--\S+) (\w+)|(\w+)", rest)
+        arguments = ", ".join(plain or _argument(flag, value) for flag, value, plain in words)
+        return f"service.{noun}." + (f"get({arguments}).delete()" if verb == "delete" else f"{verb}({arguments})")
+
+    return _FLAG.sub(lambda flag: _argument(flag[1], flag[2]), _COMMAND.sub(call, text))
+
+
+def _argument(flag: str, value: str | None) -> str:
+    name = flag.removeprefix("--").replace("-", "_")
+    if value is None:
+        return f"`{name}`"
+    literal = value.isdecimal() or value == "True" or (value.isalpha() and value.isupper())  # or a placeholder
+    return f"{name}={value}" if literal else f'{name}="{value}"'
 
 
 class Unreadable(Exception):

@@ -20,6 +20,7 @@ from obscura.wire.uploads import Fault, Refused
 if TYPE_CHECKING:
     from PIL import Image
 
+PIXELS_MAX = 80_000_000  # 320 MB decoded; the largest photograph of a full-frame camera has about 60 million
 SCANS_MAX = 100  # scans of a JPEG; cameras and programs write one, or about ten
 SEGMENTS_MAX = 2_000  # segments of a JPEG; a profile of 32 MB needs 512
 CHUNKS_MAX = 20_000  # chunks of a PNG; 32 MB of pixels need 4,096 chunks of 8 kB

@@ -1,53 +1,174 @@
-"""Take the screenshots of tutorials/browser.md: docs/images/plan.png and docs/images/release.png.
+"""Take screenshots of every page, check their accessibility, and write the page that shows them.
 
-    python -m scripts.screenshots
+    python -m scripts.screenshots [--only NAME]
 
-A new service trains `moments` at ε = 1 on the 60,000 images of Fashion-MNIST. Needs Chromium at /usr/bin/chromium.
+A new service trains on images of Fashion-MNIST. Each page is shown at 1280 and 390 pixels, light and dark, in one image
+of docs/images/pages; docs/research/pages.md shows them all. docs/images/plan.png and release.png are those of
+tutorials/browser.md. Exits with code 1 if axe-core finds a violation. Needs Chromium at /usr/bin/chromium.
 """
 
 from __future__ import annotations
 
+import argparse
+import io
+import os
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
-from playwright.sync_api import Page, sync_playwright
+import httpx
+from axe_playwright_python.sync_playwright import Axe
+from PIL import Image
+from playwright.sync_api import Browser, Page, sync_playwright
 
 import obscura
-from benchmarks.small_data import fashion
+from benchmarks.small_data import Folder, fashion
 from obscura.preparing.layouts.arrays import Arrays
+from service import dashboard
 
-FOLDER = Path(__file__).resolve().parents[1] / "docs" / "images"
-WINDOW = {"width": 1280, "height": 880}
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+VIEWS = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
+HEIGHT_MAX = 2400  # pixels of a page that are shown
+SCALE = 0.5
+TUTORIAL = {"plan": 880, "release": 880}  # heights in pixels
 PATIENCE_MS = 180_000
+TRAINED, EVALUATED = 12_000, 2000  # images
 
 
-def shoot(page: Page, name: str, address: str, *, ready: str) -> None:
-    """Write the visible part of a page to docs/images once an element is visible."""
-    page.goto(address)
-    page.locator(ready).first.wait_for()
-    page.wait_for_load_state("networkidle")
-    page.screenshot(path=FOLDER / f"{name}.png")
+class Shop:
+    """A service with data, through the HTTP API."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self.http = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=60)
+
+    def post(self, path: str, **body: Any) -> Any:
+        answer = self.http.post(f"/v1{path}", json=body, headers={"Idempotency-Key": uuid4().hex})
+        answer.raise_for_status()
+        return answer.json()
 
 
-def main() -> None:
-    clothes = fashion()
-    with tempfile.TemporaryDirectory() as name, obscura.local(name) as service, sync_playwright() as playwright:
+def pages(service: obscura.Client, shop: Shop, browser: Browser) -> Iterator[tuple[str, str, Browser | None]]:
+    """Fill the service step by step, and yield the name and path of each page. A browser marks a viewer signed out."""
+    yield "sign-in", "/login", browser
+    yield "home-empty", "/", None
+    yield "account-new", "/accounts/new", None
+    clothes = fashion().cut(TRAINED)
+    account = shop.post("/accounts", name="customers", owner="shop", epsilon=8, delta=1e-6, unit="record")
+    shop.post("/accounts", name="staff", owner="shop", epsilon=3, delta=1e-6, unit="subject")
+    yield "upload", f"/datasets/new?account={account['id']}", None
+    dataset = service.datasets.push(pair(clothes), account=account["id"], name="clothes", at_most=TRAINED)
+    test = clothes.test_images[:EVALUATED], clothes.test_labels[:EVALUATED]
+    public = service.datasets.push(
+        pair(Folder(*test, *test, clothes.classes)), public=True, name="clothes-test", at_most=EVALUATED
+    )
+    yield "plan", f"/train?dataset={dataset.id}&recipe=moments&epsilon=1", None
+    train: dict[str, Any] = {"dataset_id": dataset.id, "evaluation_dataset_id": public.id}
+    release_id = finish(service, shop.post("/jobs", **train, recipe="moments", epsilon=1)).release().id
+    for name, path in (("release", ""), ("release-usefulness", "/usefulness"), ("release-guarantee", "/guarantee")):
+        yield name, f"/releases/{release_id}{path}", None
+    for name in ("use", "share"):
+        yield f"release-{name}", f"/releases/{release_id}/{name}", None
+    yield "report", f"/releases/{release_id}/report", None
+    sweep = shop.post("/sweeps", **train, recipe="moments", name="budgets", trials=[{"epsilon": 0.1}, {"epsilon": 0.4}])
+    trials = [finish(service, job) for job in service.http.items(f"/v1/sweeps/{sweep['id']}/jobs")]
+    compared = "&".join(f"release={trial.release().id}" for trial in trials)
+    yield "sweep", f"/sweeps/{sweep['id']}", None
+    yield "compare", f"/compare?release={release_id}&{compared}", None
+    for recipe, epsilon in (("dp_histogram", 0.05), ("dp_classifier", 0.5)):
+        made = finish(service, shop.post("/jobs", dataset_id=dataset.id, recipe=recipe, epsilon=epsilon)).release()
+        yield f"release-{recipe.removeprefix('dp_')}", f"/releases/{made.id}", None
+    preview = shop.post("/previews", dataset_id=dataset.id, recipe="moments", epsilon=1)
+    yield "preview", f"/jobs/{finish(service, preview).id}", None
+    yield "releases", "/releases", None
+    yield "dataset", f"/datasets/{dataset.id}", None
+    yield "datasets", "/datasets", None
+    shop.post("/webhooks", url="https://hooks.example.com/obscura")
+    yield "home", "/", None
+    for name in dashboard.accounts.ACCOUNT_PARTS:
+        yield f"account-{name}", f"/accounts/{account['id']}{'' if name == 'overview' else f'/{name}'}", None
+    link = shop.post("/invitations", role="analyst")["link"]
+    yield "invitation", link, browser
+    yield "decisions", "/decisions", None
+    for name in ("members", "keys", "projects", "webhooks", "audit"):
+        yield f"settings-{name}", f"/settings/{name}", None
+    yield "you", "/you", None
+    yield "not-found", "/nowhere", None
+    running = shop.post("/jobs", dataset_id=dataset.id, recipe="datalens", epsilon=1)
+    yield "jobs", "/jobs", None
+    yield "job-running", f"/jobs/{running['id']}", None
+    shop.post(f"/jobs/{running['id']}/cancel", discard=True)
+
+
+def pair(folder: Folder) -> Arrays:
+    """Return images and class names for an upload."""
+    return Arrays(folder.images, [folder.classes[label] for label in folder.labels])
+
+
+def finish(service: obscura.Client, job: dict[str, Any]) -> obscura.Job:
+    """Wait for a job."""
+    return service.jobs.get(job["id"]).wait()
+
+
+def shoot(page: Page, name: str, path: str) -> list[str]:
+    """Write one image with all views of a page; return the accessibility rules that it breaks."""
+    shots, broken = [], []
+    for width, scheme in VIEWS:
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme)
+        page.goto(path)
+        page.wait_for_load_state("networkidle")
+        if name != "report":  # sandboxed: no script runs in it
+            broken += [f"{name}, {width}, {scheme}: {each['id']}" for each in Axe().run(page).response["violations"]]
+        whole = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
+        shown = whole.crop((0, 0, width, min(whole.height, HEIGHT_MAX)))
+        shots.append(shown.resize((round(width * SCALE), round(shown.height * SCALE)), Image.Resampling.LANCZOS))
+        if name in TUTORIAL and (width, scheme) == VIEWS[0]:
+            whole.crop((0, 0, width, TUTORIAL[name])).quantize(192).save(DOCS / "images" / f"{name}.png", optimize=True)
+    sheet = Image.new("RGB", (sum(shot.width for shot in shots), max(shot.height for shot in shots)), "white")
+    left = 0
+    for shot in shots:
+        sheet.paste(shot, (left, 0))
+        left += shot.width
+    (DOCS / "images" / "pages").mkdir(exist_ok=True)
+    sheet.save(DOCS / "images" / "pages" / f"{name}.webp", quality=60, method=6)
+    return broken
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", help="write only this page")
+    only = parser.parse_args().only
+    os.environ["OBSCURA_AUDIT_LOG"] = "on"
+    taken, broken = [], []
+    with tempfile.TemporaryDirectory() as folder, obscura.local(folder) as service, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        page = browser.new_page(base_url=service.service.url, viewport=WINDOW)
+        url, token = service.service.url, service.service.token
+        page = browser.new_page(base_url=url)
         page.set_default_timeout(PATIENCE_MS)
-        account = service.create_account(name="customers", owner="shop", epsilon=3, delta=1e-6, unit="record")
-        pair = Arrays(clothes.images, [clothes.classes[label] for label in clothes.labels])
-        dataset = service.datasets.push(pair, account_id=account.id, name="clothes", at_most=60_000)
-
         page.goto("/login")
-        page.fill("#key", service.service.token)
+        page.fill("#key", token)
         page.click("main button[type=submit]")
         page.wait_for_url("**/")
-        shoot(page, "plan", f"/train?dataset={dataset.id}&recipe=moments&epsilon=1", ready="button:has-text('Train')")
-        release = service.start_training(dataset.id, recipe="moments", epsilon=1).wait().release()
-        shoot(page, "release", f"/releases/{release.id}", ready=".tiles img")
+        for name, path, stranger in pages(service, Shop(url, token), browser):
+            if only in (None, name):
+                shown = page if stranger is None else stranger.new_page(base_url=url)
+                broken += shoot(shown, name, path)
+                taken.append(name)
         browser.close()
+    if only is None:
+        lines = [f"## {name}\n\n![{name}](../images/pages/{name}.webp)\n" for name in taken]
+        (DOCS / "research" / "pages.md").write_text("\n".join([_HEAD, *lines]))
+    print("\n".join(broken) or f"{len(taken)} pages, no accessibility violation")
+    return 1 if broken else 0
 
+
+_HEAD = """# Every page
+
+`python -m scripts.screenshots` takes these screenshots: each page at 1280 and 390 pixels, light and dark. axe-core found no violation of its rules on any of them.
+"""
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -112,7 +112,7 @@ class Ways:
     def __init__(self, client: Client, data_dir: Path, folder: Path) -> None:
         self._client, self._data_dir, self._folder = client, data_dir, folder
         self._accounts = {
-            unit: client.create_account(name=name, owner="benchmark", epsilon=10, delta=1e-6, unit=unit).id  # type: ignore[arg-type]  # a unit
+            unit: client.accounts.create(name=name, owner="benchmark", epsilon=10, delta=1e-6, unit=unit).id  # type: ignore[arg-type]  # a unit
             for unit, name in ACCOUNTS.items()
         }
         self._page: Any = None
@@ -177,19 +177,21 @@ class Ways:
         page.goto("/datasets/new")
         page.set_input_files("#file", str(place))
         expect(page.locator("[data-found]")).to_contain_text(re.compile("filled in|datasets push"))
-        usual = {"classes": "normal, sick", "height": "16", "width": "16"}  # where the page found nothing
+        page.locator("[data-more]").evaluate("each => (each.open = true)")
+        page.select_option("#account_id", self._accounts.get(given.unit, "public"))
+        page.select_option("#fit", "exact")  # conversion is tested on the owner's machine
+        usual = {"classes": "normal, sick", "height": "16"}  # where the page found nothing
         left = {name: value for name, value in usual.items() if not page.input_value(f"#{name}")}
         fields = {"name": given.name, **left, **given.browser.fields}
         for name, value in fields.items():
             page.fill(f"#{name}", value) if name != "channels" else page.select_option("#channels", value)
-        page.select_option("#account_id", self._accounts.get(given.unit, "public"))
         page.click("main form[data-declare] button[type=submit]")
         page.locator("[data-problem]:visible, p.eyebrow").first.wait_for()
         declared = self._known() - before
         if page.url.endswith("/new"):
             said = page.inner_text("[data-problem]") + " " + " ".join(page.locator("[data-fault]").all_inner_texts())
             return Got("refused", said.strip(), declared=len(declared))
-        made = self._client.dataset(page.url.rpartition("/")[2])
+        made = self._client.datasets.get(page.url.rpartition("/")[2])
         expected = given.browser.expected
         counts = (expected.records, expected.subjects) if isinstance(expected, Read) else (None, None)
         what = "read" if made.state == "ready" else "refused"

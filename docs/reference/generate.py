@@ -89,6 +89,7 @@ REMEDIES = {
     "quota_exceeded": "For jobs, wait until one ends; for known uploads, until midnight UTC. Or ask an admin for more.",
     "range_not_satisfiable": "Request the file again from its beginning.",
     "sample_removed": "Request the same sample again: it costs nothing and has the same bytes.",
+    "upload_lost": "Upload again. With several servers, send all parts of an upload to the same server.",
     "stale_attempt": "None, because only workers get this error. Another attempt of the job has taken over.",
     "storage_unavailable": "Wait for `Retry-After`, then retry.",
     "too_large": "Send less, or ask the operator to raise the limit.",
@@ -108,7 +109,7 @@ REMEDIES = {
 }
 PYTHON = """# Python reference
 
-`pip install obscura-images`, then `import obscura`. Every name below is exported by `obscura`.
+`pip install obscura-images`, then `import obscura`. It exports these functions, resources and errors.
 
 ## Start
 
@@ -118,12 +119,23 @@ PYTHON = """# Python reference
 ## Client
 
 ::: obscura.client.client.Client
-    options: {heading_level: 3, inherited_members: true}
+    options: {heading_level: 3}
+
+## Collections
+
+::: obscura.client.accounts
+    options: {show_root_heading: false, heading_level: 3, filters: ["!^_", "!^Async"]}
+::: obscura.client.collections
+    options: {show_root_heading: false, heading_level: 3, filters: ["!^_", "!^Async"]}
+::: obscura.client.datasets.Datasets
+    options: {heading_level: 3}
+::: obscura.preparing.choices.Choices
+    options: {heading_level: 3}
+::: obscura.client.administration
+    options: {show_root_heading: false, heading_level: 3, filters: ["!^_", "!^Async"]}
 
 ## Resources
 
-::: obscura.client.datasets.Datasets
-    options: {heading_level: 3}
 ::: obscura.client.resources
     options: {show_root_heading: false, heading_level: 3}
 

@@ -19,7 +19,6 @@ budget = typer.Typer(no_args_is_help=True, help="Spent, reserved and remaining b
 ACCOUNT_COLUMNS = COLUMNS["account"][:9]
 ENTRY_COLUMNS = ("sequence", "created_at", "kind", "amount_nano", "spent_nano", "reserved_nano", "job_id")
 Account = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Name or id.")]
-AccountId = Annotated[Account, Client.find_account]
 Limit = Annotated[float, typer.Option("--epsilon", "-e", help="The new lifetime limit.")]
 
 
@@ -45,7 +44,7 @@ def create_account(
             flag="--accept-large-delta",
         )
         accept_large_delta = True
-    return client.create_account(
+    return client.accounts.create(
         name=name,
         owner=owner,
         epsilon=epsilon,
@@ -56,19 +55,19 @@ def create_account(
     )
 
 
-add_command(accounts, "list", "accounts", Client.accounts, "List accounts with their budgets.", ACCOUNT_COLUMNS)
-add_command(accounts, "show", "account", Client.find_account, "Show one account.", name_or_id=Account)
+add_command(accounts, "list", "accounts", "accounts.list", "List accounts with their budgets.", ACCOUNT_COLUMNS)
+add_command(accounts, "show", "account", "accounts.get", "Show one account.", name_or_id=Account)
 add_command(
-    accounts, "entries", "entries", Client.entries,
-    "Show an account's ledger, oldest first.", ENTRY_COLUMNS, account_id=AccountId,
+    accounts, "entries", "entries", "accounts.entries",
+    "Show an account's ledger, oldest first.", ENTRY_COLUMNS, account=Account,
 )  # fmt: skip
-add_command(accounts, "freeze", "account", Client.freeze, account_id=AccountId, reason=Reason)
-add_command(accounts, "unfreeze", "account", Client.unfreeze, account_id=AccountId, reason=Reason)
-add_command(accounts, "close", "account", Client.close_to_data, account_id=AccountId)
-add_command(accounts, "reopen", "account", Client.reopen, account_id=AccountId)
-add_command(limits, "lower", "account", Client.lower_limit, account_id=AccountId, epsilon=Limit, reason=Reason)
+add_command(accounts, "freeze", "account", "accounts.freeze", account=Account, reason=Reason)
+add_command(accounts, "unfreeze", "account", "accounts.unfreeze", account=Account, reason=Reason)
+add_command(accounts, "close", "account", "accounts.close", account=Account)
+add_command(accounts, "reopen", "account", "accounts.reopen", account=Account)
+add_command(limits, "lower", "account", "accounts.lower_limit", account=Account, epsilon=Limit, reason=Reason)
 add_command(
-    limits, "request", "request", Client.request_raise, hint=APPROVE, account_id=AccountId, epsilon=Limit, reason=Reason
+    limits, "request", "request", "accounts.request_raise", hint=APPROVE, account=Account, epsilon=Limit, reason=Reason
 )
 
 
@@ -80,8 +79,8 @@ def show_budget(
 ) -> Shown:
     """Show limit, spent, reserved and remaining budget. Epsilons of jobs do not add up; costs in nano-units do."""
     if account is None:
-        return client.accounts()
-    found = client.find_account(account)
+        return client.accounts.list()
+    found = client.accounts.get(account)
     if not output.as_json:
         output.record(found, "account")
         return None

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import sys
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from obscura.cli.connection import APPROVE, Json, ProjectId, Reason, Shown, Yes, add_command, command
+from obscura.cli.connection import APPROVE, Json, ProjectId, Reason, Shown, Yes, add_command, command, find_project
 from obscura.cli.console import CliError, Exit, Output, confirm, reporting
 from obscura.client import Client
 from obscura.private_files import new_private_file, write_through
@@ -52,7 +51,7 @@ RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="dec_...")]
 KeyId = Annotated[str, typer.Argument(metavar="KEY", help="key_...")]
 WebhookId = Annotated[str, typer.Argument(metavar="WEBHOOK", help="whk_...")]
 ProjectName = Annotated[str, typer.Argument(help="Name of the project.")]
-ProjectArgument = Annotated[str, typer.Argument(metavar="PROJECT", help="Name or id."), Client.find_project]
+ProjectArgument = Annotated[str, typer.Argument(metavar="PROJECT", help="Name or id."), find_project]
 AdminId = Annotated[str, typer.Argument(metavar="ADMIN", help="adm_...")]
 Action = Annotated[DecisionAction | None, typer.Option(help="Show only requests of this kind.")]
 Out = Annotated[Path, typer.Option("--out", dir_okay=False, help="New file for the token, which only you can read.")]
@@ -86,7 +85,7 @@ def write_token(path: Path, token: str) -> None:
         write_through(file, f"{token}\n".encode("ascii"))
 
 
-add_command(admins, "list", "admins", Client.admins, "List current and former admins.", ADMIN_COLUMNS)
+add_command(admins, "list", "admins", "admins.list", "List current and former admins.", ADMIN_COLUMNS)
 
 
 @command(admins, "admit", "admin")
@@ -97,35 +96,35 @@ def admit(
     introduction: Annotated[str, typer.Option(help="The person's introduction, key_...:SHA-256.")],
     reason: Reason,
     project: Annotated[
-        str | None, typer.Option(help="Name or id of the department that the person owns."), Client.find_project
+        str | None, typer.Option(help="Name or id of the department that the person owns."), find_project
     ] = None,
 ) -> Shown:
     """Request the admission of a person. The second admin is admitted at once; each later admin needs an approval.
 
     With --project the person becomes an owner of that project. A project's first owner is admitted at once.
     """
-    made = client.request_admission(name=name, introduction=introduction, reason=reason, project_id=project)
+    made = client.admins.request_admission(name=name, introduction=introduction, reason=reason, project_id=project)
     if made.request is not None:
         output.record(made.request, "request")
         output.notice(APPROVE.format(made.request))
     return made.admin
 
 
-add_command(admins, "remove", "request", Client.request_removal, hint=APPROVE, admin_id=AdminId, reason=Reason)
-add_command(admins, "revoke", "request", Client.request_revocation, hint=APPROVE, key_id=KeyId, reason=Reason)
+add_command(admins, "remove", "request", "admins.request_removal", hint=APPROVE, admin_id=AdminId, reason=Reason)
+add_command(admins, "revoke", "request", "keys.request_revocation", hint=APPROVE, key_id=KeyId, reason=Reason)
 
 add_command(
-    decisions, "list", "decisions", Client.decisions,
+    decisions, "list", "decisions", "decisions.list",
     "List requests that another admin must decide, newest first.", DECISION_COLUMNS, action=Action,
 )  # fmt: skip
-add_command(decisions, "show", "decision", Client.decision, "Show one request.", request_id=RequestId)
+add_command(decisions, "show", "decision", "decisions.get", "Show one request.", request_id=RequestId)
 add_command(
-    decisions, "approve", "decision", Client.approve,
+    decisions, "approve", "decision", "decisions.approve",
     "Approve another admin's request. For an admission, first compare the introduction with the person's own.",
     request_id=RequestId,
 )  # fmt: skip
-add_command(decisions, "decline", "decision", Client.decline, request_id=RequestId)
-add_command(people, "list", "people", Client.people, "List people with their roles, by project.", PERSON_COLUMNS)
+add_command(decisions, "decline", "decision", "decisions.decline", request_id=RequestId)
+add_command(people, "list", "people", "people.list", "List people with their roles, by project.", PERSON_COLUMNS)
 
 
 @command(projects, "create", "project")
@@ -134,7 +133,7 @@ def create_project(client: Client, name: ProjectName, yes: Yes = False) -> Shown
 
     Once a second project exists, keys without a project no longer see the datasets, jobs and releases of any project.
     """
-    existing = list(islice(client.projects(), 2))
+    existing = client.projects.list(limit=2)
     if len(existing) == 1 and not yes:
         confirm(
             "With a second project, datasets, jobs and releases are visible only with a key of their project, and your "
@@ -142,15 +141,15 @@ def create_project(client: Client, name: ProjectName, yes: Yes = False) -> Shown
             f"--project {existing[0].id}. Nothing is deleted. Create the project?",
             "No project was created.",
         )
-    return client.create_project(name=name)
+    return client.projects.create(name=name)
 
 
-add_command(projects, "list", "projects", Client.projects, "List the projects open to your key.", PROJECT_COLUMNS)
+add_command(projects, "list", "projects", "projects.list", "List the projects open to your key.", PROJECT_COLUMNS)
 
 
-add_command(projects, "rename", "project", Client.rename_project, project_id=ProjectArgument, name=ProjectName)
+add_command(projects, "rename", "project", "projects.rename", project_id=ProjectArgument, name=ProjectName)
 add_command(
-    projects, "show", "project", Client.project,
+    projects, "show", "project", "projects.get",
     "Show a project's job quota and number of unfinished jobs.", project_id=ProjectArgument,
 )  # fmt: skip
 
@@ -164,7 +163,7 @@ def set_quota(
     """Limit the unfinished jobs of a project; --jobs none removes the limit (installation admins only)."""
     if jobs != "none" and not jobs.isdecimal():
         raise CliError(f"--jobs takes a whole number or the word none, not {jobs!r}.", Exit.USAGE)
-    return client.set_quota(project, jobs_max=None if jobs == "none" else int(jobs))
+    return client.projects.set_quota(project, jobs_max=None if jobs == "none" else int(jobs))
 
 
 @command(keys, "create", "key", hint=TOKEN_ONCE)
@@ -181,23 +180,23 @@ def create_key(
 ) -> Shown:
     """Create a key. A key with the scope admin counts as you, not as a second admin. The token is shown only once."""
     end = None if expires is None else read_end(expires, datetime.now(UTC))
-    return client.create_key(name=name, scopes=scope or (), role=role, expires_at=end, project_id=project)
+    return client.keys.create(name=name, scopes=scope or (), role=role, expires_at=end, project_id=project)
 
 
 add_command(
-    people, "invite", "invitation", Client.invite,
+    people, "invite", "invitation", "invitations.create",
     "Invite a person by link. It works once, within seven days, and is shown only once.",
     hint="Send this link to the person: it works once.",
     role=Annotated[str, typer.Option(help="steward, analyst, auditor, viewer, owner or admin.")], project_id=ProjectId,
 )  # fmt: skip
 add_command(
-    people, "invitations", "invitations", Client.invitations, "List invitations, newest first.", INVITATION_COLUMNS
+    people, "invitations", "invitations", "invitations.list", "List invitations, newest first.", INVITATION_COLUMNS
 )
 add_command(
-    people, "uninvite", "invitation", Client.revoke_invitation,
+    people, "uninvite", "invitation", "invitations.revoke",
     invitation_id=Annotated[str, typer.Argument(metavar="INVITATION", help="inv_...")],
 )  # fmt: skip
-add_command(keys, "list", "keys", Client.keys, "List keys without their secrets, newest first.", KEY_COLUMNS)
+add_command(keys, "list", "keys", "keys.list", "List keys without their secrets, newest first.", KEY_COLUMNS)
 
 
 @command(keys, "rotate", "key", hint=TOKEN_ONCE)
@@ -211,7 +210,7 @@ def rotate_key(
     now = datetime.now(UTC)
     end = None if expires is None else read_end(expires, now)
     seconds = int((read_end(overlap, now) - now).total_seconds())
-    return client.rotate_key(key_id, overlap_seconds=seconds, expires_at=end)
+    return client.keys.rotate(key_id, overlap_seconds=seconds, expires_at=end)
 
 
 @command(keys, "revoke", "key", hint="Revoked this key and {0.others_revoked} keys created with it.")
@@ -229,7 +228,7 @@ def revoke_key(
     Lists the keys that were created with this key, and asks whether to revoke them too. Without a terminal, they are
     revoked. To revoke another admin's key, run obscura admins revoke, which needs a second admin.
     """
-    made = [each for each in client.keys(created_by=key_id) if each.revoked_at is None]
+    made = [each for each in client.keys.list(created_by=key_id) if each.revoked_at is None]
     for each in made[:KEYS_SHOWN_MAX]:
         output.notice(f"Created with this key: {each.name} ({each.id}), {', '.join(each.scopes)}.")
     if len(made) > KEYS_SHOWN_MAX:
@@ -237,7 +236,7 @@ def revoke_key(
     if include_created is None:
         asked = made and not yes and sys.stdin.isatty()
         include_created = not asked or typer.confirm("Revoke these keys as well?", default=True, err=True)
-    return client.revoke_key(key_id, include_created=include_created)
+    return client.keys.revoke(key_id, include_created=include_created)
 
 
 def read_end(text: str, now: datetime) -> datetime:
@@ -255,19 +254,19 @@ def read_end(text: str, now: datetime) -> datetime:
 
 
 add_command(
-    webhooks, "create", "webhook", Client.create_webhook,
+    webhooks, "create", "webhook", "webhooks.create",
     "Register an address for events of your key's project. The signing secret is shown only once.",
     hint="Copy the secret now: it is shown only once. It signs every request: /docs/operate/monitor.",
     url=Annotated[str, typer.Argument(help="Public https address.")],
 )  # fmt: skip
-add_command(webhooks, "list", "webhooks", Client.webhooks, "List the webhooks of your project.", WEBHOOK_COLUMNS)
-add_command(webhooks, "remove", "removed", Client.remove_webhook, webhook_id=WebhookId)
+add_command(webhooks, "list", "webhooks", "webhooks.list", "List the webhooks of your project.", WEBHOOK_COLUMNS)
+add_command(webhooks, "remove", "removed", "webhooks.delete", webhook_id=WebhookId)
 
 
 @command(webhooks, "test", "test")
 def try_webhook(client: Client, output: Output, webhook: WebhookId) -> None:
     """Send a test event to a webhook now."""
-    sent = client.test_webhook(webhook)
+    sent = client.webhooks.test(webhook)
     output.record(sent, "test")
     if not sent.delivered:
         raise typer.Exit(Exit.OTHER)

@@ -13,13 +13,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from obscura.cli.console import CliError, Exit, Output, reporting
 from obscura.client import AuthError, Client
+from obscura.client.collections import Collection
 from obscura.client.local_service import START_SECONDS_MAX
 from obscura.client.transport import is_here
 from obscura.private_files import (
@@ -31,6 +32,7 @@ from obscura.private_files import (
     read_admin_key,
     replace_file,
 )
+from obscura.wire.admin_schemas import ProjectRecord
 from obscura.wire.schemas import DatasetRecord
 
 Shown = BaseModel | dict[str, Any] | Iterable[BaseModel] | None  # the result of a command
@@ -41,7 +43,11 @@ APPROVE = "Another admin runs: obscura decisions approve {0.id}"  # the hint aft
 
 
 def find_dataset(client: Client, name_or_id: str) -> DatasetRecord:
-    return client.datasets.find(name_or_id)
+    return client.datasets.get(name_or_id)
+
+
+def find_project(client: Client, name_or_id: str) -> ProjectRecord:
+    return client.projects.get(name_or_id)
 
 
 Json = Annotated[bool, typer.Option("--json", help="Write the result as JSON to stdout.")]
@@ -50,7 +56,7 @@ DatasetId = Annotated[Dataset, find_dataset]
 ProjectId = Annotated[
     str | None,
     typer.Option("--project", help="Name or id of the department, if there are several."),
-    Client.find_project,
+    find_project,
 ]
 Key = Annotated[str | None, typer.Option(help="Idempotency key: repeating the command starts nothing new.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -189,10 +195,11 @@ def names_in(client: Client, records: Iterable[Mapping[str, Any]]) -> dict[str, 
     """Return the names of the accounts, datasets and projects in records, by id, as far as the key may read them."""
     ids = {str(each) for record in records for name, each in record.items() if name.endswith("_id")}
     named: dict[str, str] = {}
-    for prefix, items in (("acc_", client.accounts), ("ds_", client.datasets), ("prj_", client.projects)):
+    nouns: dict[str, Collection[Any]] = {"acc_": client.accounts, "ds_": client.datasets, "prj_": client.projects}
+    for prefix, items in nouns.items():
         if any(each.startswith(prefix) for each in ids):
             with suppress(AuthError):
-                named |= {each.id: each.name for each in items()}
+                named |= {each.id: each.name for each in items.list()}
     return named
 
 
@@ -204,8 +211,8 @@ def shown(
     The function's parameters `client` and `output` are filled in; its other parameters become options of the command. A
     function that returns None has already shown its result.
 
-    If an annotation contains a function, such as `Client.find_project`, that function looks up the record that the user
-    names. The parameter receives the record's id. `hint` is printed after a record; `{0.id}` inserts a field.
+    If an annotation contains a function, such as `find_project`, that function looks up the record that the user names.
+    The parameter receives the record's id. `hint` is printed after a record; `{0.id}` inserts a field.
     """
 
     def decorate(function: Callable[..., Shown]) -> Callable[..., None]:
@@ -266,26 +273,41 @@ def add_command(
     group: typer.Typer,
     name: str,
     title: str,
-    act: Callable[..., Shown],
+    path: str,
     description: str | None = None,
     columns: Sequence[str] = (),
     /,
     hint: str = "",
     **arguments: Any,
 ) -> None:
-    """Add a command that shows the result of a method of `Client`; see `shown`.
+    """Add a command that shows the result of a method of the client, such as `accounts.list`; see `shown`.
+
+    If the records of the collection have the method, as in `accounts.freeze`, the first argument names the record.
 
     Args:
         description: Text for --help. By default the docstring of the method.
         arguments: Annotations of the command's arguments, by name.
     """
+    noun, verb = path.split(".")
+    kind = get_type_hints(Client)[noun]
+    of_record = not hasattr(kind, verb)
+    method = getattr(kind.record if of_record else kind, verb)
+    _, *taken = inspect.signature(method).parameters.values()
+    named = {each.name: each for each in taken if each.kind == each.KEYWORD_ONLY}
+    subject = None if arguments.keys() <= named.keys() else next(iter(arguments))
 
     def run(client: Client, **values: Any) -> Shown:
-        return act(client, **values)
+        collection = getattr(client, noun)
+        first = [values.pop(subject)] if subject else []
+        act: Callable[..., Shown] = getattr(collection.get(*first) if of_record else collection, verb)
+        return act(**values) if of_record else act(*first, **values)
 
-    client, taken = inspect.signature(run).parameters["client"], inspect.signature(act).parameters
-    parameters = [client, *(taken[name].replace(annotation=each) for name, each in arguments.items())]
-    command(group, name, title, columns, hint)(with_parameters(run, parameters, description or act.__doc__))
+    client = inspect.signature(run).parameters["client"]
+    plain = inspect.Parameter("_", inspect.Parameter.KEYWORD_ONLY)
+    parameters = [named.get(name, plain).replace(name=name, annotation=each) for name, each in arguments.items()]
+    command(group, name, title, columns, hint)(
+        with_parameters(run, [client, *parameters], description or method.__doc__)
+    )
 
 
 @shown("page")
@@ -302,9 +324,9 @@ def open_page(
     if identity := ID.fullmatch(path):
         path = f"{PAGES[identity[1]]}/{path}"
     elif path:
-        listed: dict[str, Iterable[Any]] = {"accounts": client.accounts(), "datasets": client.datasets()}
-        listed["releases"] = client.releases()
-        found = (f"{page}/{each.id}" for page, items in listed.items() for each in items if each.name == path)
+        listed: dict[str, Collection[Any]] = {"accounts": client.accounts, "datasets": client.datasets}
+        listed["releases"] = client.releases
+        found = (f"{page}/{each.id}" for page, items in listed.items() for each in items.list() if each.name == path)
         if (path := next(found, "")) == "":
             raise CliError(f"No account, dataset or release is named {name_or_id!r}.", Exit.USAGE)
     url = f"{client.transport.base_url}/{path}"
@@ -331,7 +353,7 @@ def login(
             if client.transport.proxy is not None:
                 output.notice(f"Connecting to {client.transport.route}.")
             try:
-                next(iter(client.accounts()), None)
+                client.accounts.list(limit=1)
             except AuthError as error:
                 if error.status == 401:
                     raise

@@ -25,6 +25,7 @@ from obscura.client import (
     ChoiceNeeded,
     ConnectionFailed,
     JobFailed,
+    LocalError,
     NoSuchName,
     NotFoundError,
     ObscuraClientError,
@@ -178,8 +179,9 @@ class Output:
             code = error.code
         elif isinstance(error, RequestError) and error.status == 409:
             code = Exit.OTHER
+        said = str(error.args[0]) if isinstance(error, LocalError) else str(error)  # with flags, not Python arguments
         if self.as_json:
-            document: dict[str, Any] = {"message": str(error), "exit_code": int(code)}
+            document: dict[str, Any] = {"message": said, "exit_code": int(code)}
             if isinstance(error, ApiError):
                 document |= {"code": error.code, "status": error.status, **error.numbers}
             if isinstance(error, ChoiceNeeded):
@@ -187,7 +189,7 @@ class Output:
             if isinstance(error, JobFailed):
                 document |= {"code": error.code, "job_id": error.job_id, "state": error.state}
             self._json({"error": document})
-        said, following = str(error), next_command(error)
+        following = next_command(error)
         said = f"{said.rstrip('.')}. {following}" if following else said
         line = visible(said, lines=not isinstance(error, ApiError | JobFailed))  # a server cannot inject extra lines
         self.err.print(Text.assemble(("error:", "bold red"), " ", line))

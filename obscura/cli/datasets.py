@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from obscura.cli.connection import Dataset, Shown, Yes, add_command, command, find_dataset, with_parameters
+from obscura.cli.connection import Dataset, Shown, Yes, add_command, command, with_parameters
 from obscura.cli.console import CliError, Exit, Output, confirm
 from obscura.cli.fields import COLUMNS
 from obscura.client import Client
@@ -96,7 +96,7 @@ def push(
 
         dataset = client.datasets.push(
             path,
-            account_id=client.find_account(account).id if account else None,
+            account_id=client.accounts.get(account).id if account else None,
             public=public,
             name=name,
             at_most=at_most,
@@ -114,8 +114,8 @@ def push(
     return dataset
 
 
-add_command(datasets, "list", "datasets", lambda client: client.datasets(), "List datasets, newest first.", LISTED)
-add_command(datasets, "show", "dataset", find_dataset, "Show one dataset.", name_or_id=Dataset)
+add_command(datasets, "list", "datasets", "datasets.list", "List datasets, newest first.", LISTED)
+add_command(datasets, "show", "dataset", "datasets.get", "Show one dataset.", name_or_id=Dataset)
 
 
 @command(datasets, "delete", "dataset")
@@ -128,7 +128,7 @@ def delete_dataset(
     read the account's data, you may then push the images to another account, such as one that protects subjects. Jobs
     that --cancel-jobs cancels publish nothing.
     """
-    found = client.datasets.find(dataset)
+    found = client.datasets.get(dataset)
     if not yes:
         output.notice(f"This destroys the images of {found.name} ({found.id}) forever and returns no budget.")
         typer.confirm("Delete them?", abort=True, err=True)
@@ -162,13 +162,13 @@ def withdraw(
     require_plain_ids(named, join=join_subjects, withdrawal=True)
     if heading:
         output.notice(f"The first line of {ids_from} was read as a heading, {heading!r}, not as an id.")
-    account_id = client.find_account(account).id
+    found = client.accounts.get(account)
     if not yes:
         listed = some([repr(each) for each in named], len(named))
         output.notice(f"This destroys forever all images of {len(named)} subjects in account {account}: {listed}.")
         typer.confirm("Destroy them?", abort=True, err=True)
-    done = client.withdraw_subjects(
-        account_id, list(named), subjects_key=subjects_key, join_subjects=join_subjects, cancel_jobs=cancel_jobs
+    done = found.withdraw_subjects(
+        list(named), subjects_key=subjects_key, join_subjects=join_subjects, cancel_jobs=cancel_jobs
     )
     output.record(done, "withdrawal")
     if done.waiting:

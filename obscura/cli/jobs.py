@@ -15,7 +15,7 @@ from obscura.client import Client, Job, Sweep
 from obscura.client.progress import job_progress, show_cost
 from obscura.wire.job_schemas import RECIPE_USUAL, PlanRecord
 from obscura.wire.texts import GridRefused, json_or_text, trials_of
-from obscura.wire.wording import show_words
+from obscura.wire.wording import show_epsilon, show_words
 
 jobs = typer.Typer(no_args_is_help=True, help="Trainings, samplings and evaluations.")
 sweeps = typer.Typer(no_args_is_help=True, help="Hyperparameter sweeps, paid for as a whole.")
@@ -89,9 +89,10 @@ def plan(
     options = recipe_options(option, preset, class_fractions)
     previewed = preview or stand_in is not None
     if not (previewed and output.as_json):
-        show_plan(output, client.plan(dataset, recipe=recipe, epsilon=epsilon, options=options))
+        made = client.plan(dataset, recipe=recipe, epsilon=epsilon, options=options)
+        show_plan(output, made, client.transport.base_url)
     if previewed:
-        public = client.datasets.find(stand_in).id if stand_in else None
+        public = client.datasets.get(stand_in).id if stand_in else None
         order = {"recipe": recipe, "epsilon": epsilon, "options": options, "stand_in_dataset_id": public}
         try_first(output, client, image, dataset, **order)
 
@@ -114,7 +115,7 @@ def train(
 
     The release can be downloaded when the training ends; --evaluate evaluates it afterwards, in a separate job.
     """
-    job = client.start_training(
+    job = client.jobs.create(
         dataset,
         recipe=recipe,
         epsilon=epsilon,
@@ -136,20 +137,20 @@ def train(
     return None
 
 
-add_command(jobs, "list", "jobs", Client.jobs, "List jobs, newest first.", JOB_COLUMNS)
-add_command(jobs, "show", "job", Client.job, "Show one job.", job_id=JobId)
+add_command(jobs, "list", "jobs", "jobs.list", "List jobs, newest first.", JOB_COLUMNS)
+add_command(jobs, "show", "job", "jobs.get", "Show one job.", job_id=JobId)
 
 
 @command(jobs, "watch", "job")
 def watch_job(client: Client, output: Output, job_id: JobId) -> Shown:
     """Follow a job to its end. Exit code 5 if it does not succeed."""
-    return follow(output, client.job(job_id))
+    return follow(output, client.jobs.get(job_id))
 
 
 @command(jobs, "cancel", "job")
 def cancel_job(client: Client, output: Output, job_id: JobId, discard: Discard = False, yes: Yes = False) -> Shown:
     """Cancel a job. A training that has charged budget publishes its partial result; unspent budget is returned."""
-    job = client.job(job_id)
+    job = client.jobs.get(job_id)
     question = lossy_cancel_question(job, discard=discard)
     if question is not None and not yes:
         confirm(question)
@@ -190,8 +191,8 @@ def try_first(output: Output, client: Client, image: Path, dataset_id: str, **or
         output.notice(f"Images it would generate from {preview.stand_in}: {preview.save_grid(image)}")
 
 
-def show_plan(output: Output, made: PlanRecord) -> None:
-    """Show a plan: its guarantee, its stages, and the remaining budget."""
+def show_plan(output: Output, made: PlanRecord, service_url: str = "") -> None:
+    """Show a plan: its guarantee, its stages, the remaining budget, and what to expect."""
     if output.as_json:
         output.record(made, "plan")
         return
@@ -204,8 +205,13 @@ def show_plan(output: Output, made: PlanRecord) -> None:
         for stage in made.stages
     ]
     output.rows(stages, ("stage", "releases", "noise=noise_multiplier", "share of cost=cost_nano"), "stages")
-    for note in made.notes:
+    for note in dict.fromkeys((*made.expectation.summary, *made.notes)):
         output.text(note)
+    if (example := made.expectation.example) is not None:
+        output.notice(f"An example of this detail: {service_url}{example}")
+    if not made.budget.affordable:
+        left = show_epsilon(made.budget.left_epsilon, up=False)
+        output.notice(f"The account cannot pay for this plan. Lower --epsilon to at most {left}.")
 
 
 @shown("sweep")
@@ -231,7 +237,7 @@ def sweep(
         trials = trials_of(grid, recipe_options(option, preset))
     except GridRefused as error:
         raise CliError(f"--grid takes NAME=VALUE,VALUE,... once for each name. {error}", Exit.USAGE) from None
-    made = client.sweep_over(
+    made = client.sweeps.create(
         dataset,
         name=name or "; ".join(grid)[:100],
         recipe=recipe,
@@ -243,25 +249,25 @@ def sweep(
     show(output, follow_sweep(output, made) if wait else made)
 
 
-add_command(sweeps, "list", "sweeps", Client.sweeps, "List sweeps, newest first.", SWEEP_COLUMNS)
+add_command(sweeps, "list", "sweeps", "sweeps.list", "List sweeps, newest first.", SWEEP_COLUMNS)
 
 
 @command(sweeps, "show", "sweep")
 def show_sweep(client: Client, output: Output, sweep_id: SweepId) -> None:
     """Show a sweep: the cost of each trial and the quality of its release on public data."""
-    show(output, client.sweep(sweep_id))
+    show(output, client.sweeps.get(sweep_id))
 
 
 @command(sweeps, "watch", "sweep")
 def watch_sweep(client: Client, output: Output, sweep_id: SweepId) -> None:
     """Follow a sweep until every trial has ended, whether it succeeded or not."""
-    show(output, follow_sweep(output, client.sweep(sweep_id)))
+    show(output, follow_sweep(output, client.sweeps.get(sweep_id)))
 
 
 @command(sweeps, "cancel", "sweep")
 def cancel_sweep(client: Client, output: Output, sweep_id: SweepId, discard: Discard = False, yes: Yes = False) -> None:
     """Cancel all unfinished trials and evaluations. A trial that has charged budget publishes its partial result."""
-    found = client.sweep(sweep_id)
+    found = client.sweeps.get(sweep_id)
     paid = sum(trial.charged_nano > 0 for trial in found.trials if trial.state in ("queued", "running"))
     if discard and paid and not yes:
         confirm(f"{paid} trials of this sweep have permanently spent budget, and would publish nothing. Discard them?")

@@ -24,14 +24,14 @@ from obscura.client import Account, Client, ConnectionFailed, Dataset, JobFailed
 from obscura.client.contents import require_room
 from obscura.client.datasets import default_name, require_statements
 from obscura.client.local_service import LocalService
-from obscura.client.one_step import RECIPE, usual_delta
 from obscura.client.progress import preparation_progress
 from obscura.preparing import Choices, Package, prepare
 from obscura.preparing.choices import SIDE_USUAL
-from obscura.wire.budgets import UNIT_WORDS, Unit
-from obscura.wire.job_schemas import PlanRecord
-from obscura.wire.wording import odds_sentence, show_epsilon
+from obscura.wire.budgets import PART_CONFIRMED, UNIT_WORDS, Unit, usual_delta
+from obscura.wire.job_schemas import RECIPE_USUAL, PlanRecord
+from obscura.wire.wording import odds_sentence, proposed_epsilon, show_epsilon, show_percent
 
+LIMIT = 3.0  # epsilon, of a new account
 _RARE_SHOWN_MAX = 6
 
 
@@ -47,7 +47,7 @@ class Onboarding:
     program: str = "obscura"  # prefix of every command
     later: str = "obscura"  # prefix of a command to run once this one has ended
     options: Mapping[str, Any] = field(default_factory=dict)
-    recipe: str = RECIPE
+    recipe: str = RECIPE_USUAL
 
     @property
     def stated(self) -> str:
@@ -71,7 +71,7 @@ class Onboarding:
         """Return the account that is named like the folder; open it if missing. Raise CliError if its unit is wrong."""
         name = default_name(self.folder)
         unit: Unit = "record" if self.package.private_subjects is None else "subject"
-        found = next((account for account in self.client.accounts() if account.name == name), None)
+        found = next((account for account in self.client.accounts.list() if account.name == name), None)
         if found is not None and found.unit != unit:
             flag = "State --subjects-at-most" if unit == "record" else "Leave --subjects-at-most out"
             raise CliError(f"Account {name} protects {UNIT_WORDS[found.unit]}. {flag}.", Exit.USAGE)
@@ -79,7 +79,7 @@ class Onboarding:
             return found
         command = f"accounts create {quoted(name)} --epsilon {epsilon:g} --delta {delta:g} --unit {unit}"
         self.say("Opening an account with the lifetime budget of these images", command)
-        return self.client.create_account(name=name, owner="owner", epsilon=epsilon, delta=delta, unit=unit)
+        return self.client.accounts.create(name=name, owner="owner", epsilon=epsilon, delta=delta, unit=unit)
 
     def declare(
         self,
@@ -98,13 +98,15 @@ class Onboarding:
         )
 
     def plan(self, dataset: Dataset, account: Account, epsilon: float) -> PlanRecord:
-        """Show the cost and guarantee of a training; raise CliError if the account cannot pay."""
+        """Show what to expect, the cost and the guarantee of a training; raise CliError if the account cannot pay."""
         self.say("Planning", f"plan {quoted(dataset.name)} --recipe {self.recipe} --epsilon {epsilon:g}{self.stated}")
         plan = self.client.plan(dataset.id, recipe=self.recipe, epsilon=epsilon, options=dict(self.options))
         if not plan.budget.affordable:
+            needed, left = show_epsilon(plan.cost_epsilon, up=True), show_epsilon(plan.budget.left_epsilon, up=False)
             raise CliError(
-                f"Account {account.name} cannot pay for this: an earlier training on these images spent its budget. "
-                "Its releases are free to use: obscura up, and in a second terminal: obscura releases list",
+                f"Account {account.name} cannot pay for this: the training needs epsilon {needed}, and {left} is left. "
+                "Releases of earlier trainings are free to use: obscura up, and in a second terminal: obscura releases "
+                "list",
                 Exit.BUDGET,
             )
         left = show_epsilon(plan.budget.left_epsilon, up=False)
@@ -113,7 +115,9 @@ class Onboarding:
             f"This training costs epsilon {show_epsilon(plan.cost_epsilon, up=True)} of the remaining {left}. It hides "
             f"{UNIT_WORDS[account.unit]}. {odds}"
         )
-        for note in plan.notes:
+        summary, example = plan.expectation.summary, plan.expectation.example
+        images = [] if example is None else [f"An example of this detail: {self.client.transport.base_url}{example}"]
+        for note in dict.fromkeys((*summary, *images, *plan.notes)):
             self.output.notice(note)
         if account.unit == "record":
             for note in drowned_here(self.package.private_counts, plan.facts.get("smallest_visible_class")):
@@ -139,9 +143,7 @@ class Onboarding:
         command = f"train {quoted(dataset.name)} --recipe {self.recipe} --epsilon {epsilon:g}{self.stated} --wait"
         self.say("Training, which spends the budget", command)
         with self.step(f"{self.later} {command}"):
-            job = self.client.start_training(
-                dataset.id, recipe=self.recipe, epsilon=epsilon, options=dict(self.options)
-            )
+            job = self.client.jobs.create(dataset.id, recipe=self.recipe, epsilon=epsilon, options=dict(self.options))
         with self.step(f"{self.later} jobs watch {job.id}"):
             return follow(self.output, job).release()
 
@@ -153,7 +155,7 @@ class Onboarding:
             sample = release.sample(count)
             sample.to_imagefolder(out)
             grid = release.save_grid(out / "grid.png")
-        left = self.client.account(release.account_id).balance.affordable_epsilon
+        left = self.client.accounts.get(release.account_id).balance.affordable_epsilon
         self.output.notice("")
         self.output.text(f"Wrote {count:,} images to {out}. Overview: {grid}")
         self.output.text(f"Left for further trainings on these images: epsilon {show_epsilon(left, up=False)}.")
@@ -182,21 +184,29 @@ def quoted(word: object) -> str:
 def quickstart(
     context: typer.Context,
     folder: Images,
-    epsilon: Annotated[float, typer.Option("--epsilon", "-e", help="Lifetime budget, spent by this training.")] = 1.0,
+    epsilon: Annotated[
+        float | None,
+        typer.Option("--epsilon", "-e", help="Budget for this training. Default: a third of what is left."),
+    ] = None,
+    limit: Annotated[float, typer.Option("--limit", help="Lifetime budget of these images, in a new account.")] = LIMIT,
     out: Annotated[Path, typer.Option("--out", help="A new folder for the synthetic images.")] = Path("synthetic"),
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Synthetic images to generate.")] = 1000,
     at_most: AtMost = None,
     subjects_at_most: SubjectsAtMost = None,
     class_fractions: ClassShares = None,
     preview: Annotated[bool, typer.Option(TRY_FIRST, help="Preview on public images first. Takes minutes.")] = False,
+    accept_rough: Annotated[
+        bool, typer.Option("--accept-rough", help="Train even if no recognisable images are expected.")
+    ] = False,
     yes: Yes = False,
     **push_options: Any,
 ) -> None:
     """Turn a folder of images into private synthetic images: prepare, open an account, plan, train and download.
 
-    Announces each step with the command that runs that step alone, and asks once before any image is uploaded. Only
-    values you state, or fixed defaults, become public. Without --at-most, the command asks for that limit; with --yes,
-    or without a terminal, --at-most is required. If no service runs on this machine, the command runs one meanwhile.
+    Announces each step with the command that runs that step alone, and asks before any image is uploaded. Stops if no
+    recognisable images can be expected. Only values you state, or fixed defaults, become public. Without --at-most, the
+    command asks for that limit; with --yes, or without a terminal, --at-most is required. If no service runs on this
+    machine, the command runs one meanwhile.
     """
     target: Target = context.obj
     with reporting(as_json=False) as output, ExitStack() as stack:
@@ -211,6 +221,12 @@ def quickstart(
         assert at_most is not None
         if not yes and not sys.stdin.isatty():
             raise CliError("There is no terminal to answer in: repeat the command with --yes.", Exit.USAGE)
+        if epsilon is not None and epsilon > limit:
+            raise CliError(
+                f"--epsilon {epsilon:g} exceeds the lifetime budget, which is {limit:g}. To accept a larger one, which "
+                f"protects less, add --limit {3 * epsilon:g}.",
+                Exit.USAGE,
+            )
         require_room(out)
         with preparation_progress(output.err) as watch:
             push_options = {"size": SIDE_USUAL, **push_options}
@@ -221,7 +237,8 @@ def quickstart(
         later = "obscura" if elsewhere else "obscura up, and in a second terminal: obscura"
         options = {} if class_fractions is None else {"class_fractions": class_fractions}
         walk = Onboarding(client, output, folder, package, in_flags(push_options), later=later, options=options)
-        account = walk.account(epsilon, usual_delta(at_most))
+        account = walk.account(limit, usual_delta(at_most))
+        epsilon = epsilon or proposed_epsilon(account.balance.affordable_epsilon or limit)
 
         def agree() -> None:
             if elsewhere and not yes:  # the declaration leaves this machine
@@ -230,16 +247,21 @@ def quickstart(
 
         dataset = walk.declare(account, at_most, subjects_at_most, agree)
         try:
-            walk.plan(dataset, account, epsilon)
+            plan = walk.plan(dataset, account, epsilon)
             if preview:
                 walk.try_on_public(dataset, epsilon)
-            if not yes and (preview or not elsewhere):
-                declined = "Nothing was uploaded or spent."
-                confirm("Upload the images and train? Spent budget stays spent.", declined)
+            part, declined = plan.cost_nano / plan.budget.left_nano, "Nothing was uploaded or spent."
+            if plan.expectation.recognisable is False and not accept_rough:
+                rough = "No recognisable images can be expected. Train anyway?"
+                confirm(rough, f"{declined} {plan.expectation.summary[-1]}", "--accept-rough")
+            if not yes and (preview or not elsewhere or part > PART_CONFIRMED):
+                cost = f"This spends {show_percent(part, up=True)} of the remaining budget, which never comes back."
+                confirm(f"{cost} Upload the images and train?", declined)
         except BaseException:
             dataset.delete()
             raise
         limits = in_flags({"at_most": at_most, "subjects_at_most": subjects_at_most})
+        limits += " --accept-rough" if accept_rough else ""
         with walk.step(f"obscura quickstart {quoted(folder)} --epsilon {epsilon:g}{limits}{walk.stated}{walk.flags}"):
             dataset = walk.send(dataset)
         walk.draw(walk.train(dataset, epsilon), count, out)

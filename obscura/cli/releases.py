@@ -25,7 +25,6 @@ releases = typer.Typer(no_args_is_help=True, help="Published generators; samplin
 LISTED = COLUMNS["release"][:11]
 SHARE_COLUMNS = ("with=project_name", "project_id", "created_at", "ended_at", "id")
 NamedRelease = Annotated[str, typer.Argument(metavar="RELEASE", help="Name or id.")]
-ReleaseId = Annotated[NamedRelease, Client.find_release]
 Out = Annotated[Path, typer.Option(help="File to write.")]
 Count = Annotated[int, typer.Option("--count", "-n", min=1, help="Synthetic images to generate.")]
 Seed = Annotated[int, typer.Option(min=0, help="A public number: the same request gives the same bytes.")]
@@ -42,18 +41,18 @@ Proportions = Annotated[
 ]
 
 
-add_command(releases, "list", "releases", Client.releases, "List releases, newest first.", LISTED)
+add_command(releases, "list", "releases", "releases.list", "List releases, newest first.", LISTED)
 add_command(
-    releases, "show", "release", Client.release, "Show one release and its newest evaluation.", release_id=ReleaseId
+    releases, "show", "release", "releases.get", "Show one release and its newest evaluation.", release=NamedRelease
 )
 add_command(
-    releases, "evaluations", "evaluations", Client.evaluations,
-    "List evaluations.", COLUMNS["evaluation"], release_id=ReleaseId,
+    releases, "evaluations", "evaluations", "releases.evaluations",
+    "List evaluations.", COLUMNS["evaluation"], release=NamedRelease,
 )  # fmt: skip
 add_command(
-    releases, "card", "privacy card", lambda client, release_id: client.release(release_id).card(),
+    releases, "card", "privacy card", "releases.card",
     "Show the privacy card of a release: guarantee, assumptions and limits. --json shows the whole card.",
-    release_id=ReleaseId,
+    release=NamedRelease,
 )  # fmt: skip
 
 
@@ -67,10 +66,10 @@ def compare(
     if len(names) < 2:
         raise CliError("Name two or more releases. To list them: obscura releases list", Exit.USAGE)
     compared = []
-    for release in map(client.find_release, names):
+    for release in map(client.releases.get, names):
         options: dict[str, Any] = {}
         with suppress(AuthError, NotFoundError):  # another department's job
-            options = client.job(release.job_id).options
+            options = client.jobs.get(release.job_id).options
         compared.append(release.model_dump(mode="json") | {"options": options})
     chosen = [each["options"] for each in compared]
     named = dict.fromkeys(name for each in chosen for name in each)
@@ -84,38 +83,38 @@ def compare(
 @command(releases, "receipt", "receipt")
 def save_receipt(
     client: Client,
-    release_id: ReleaseId,
+    release: NamedRelease,
     out: Annotated[Path | None, typer.Option(help="File to write; default: stdout.")] = None,
 ) -> Shown:
     """Save the signed receipt of a release. Anyone with the public key can verify this proof of payment."""
-    release = client.release(release_id)
+    found = client.releases.get(release)
     if out is not None:
-        return {"path": str(release.save_receipt(out))}
-    typer.echo(json.dumps(release.receipt(), indent=1, sort_keys=True))
+        return {"path": str(found.save_receipt(out))}
+    typer.echo(json.dumps(found.receipt(), indent=1, sort_keys=True))
     return None
 
 
 @command(releases, "report", "report")
-def save_report(client: Client, release_id: ReleaseId, out: Out = Path("report.html")) -> Shown:
+def save_report(client: Client, release: NamedRelease, out: Out = Path("report.html")) -> Shown:
     """Save the report of a release, an HTML page."""
-    return {"path": str(client.release(release_id).save_report(out))}
+    return {"path": str(client.releases.get(release).save_report(out))}
 
 
 @command(releases, "weights", "weights")
 def save_weights(
     client: Client,
-    release_id: ReleaseId,
+    release: NamedRelease,
     out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("weights"),
 ) -> Shown:
     """Save the trained artefact. A generator comes with a model card and a program that samples with torch alone."""
-    saved = client.release(release_id).save_weights(out)
+    saved = client.releases.get(release).save_weights(out)
     return {"path": str(out), "files": [path.name for path in saved]}
 
 
 @command(releases, "grid", "grid")
-def save_grid(client: Client, release_id: ReleaseId, out: Out = Path("grid.png")) -> Shown:
+def save_grid(client: Client, release: NamedRelease, out: Out = Path("grid.png")) -> Shown:
     """Save a grid of synthetic images, one row for each class."""
-    return {"path": str(client.release(release_id).save_grid(out))}
+    return {"path": str(client.releases.get(release).save_grid(out))}
 
 
 @command(releases, "share", "request", hint=APPROVE)
@@ -126,13 +125,13 @@ def share_release(
     reason: Reason,
 ) -> Shown:
     """Request that another department can see a release. Another owner, or an installation admin, must approve."""
-    return client.find_release(release).share(other, reason=reason)
+    return client.releases.get(release).share(other, reason=reason)
 
 
 @command(releases, "publish", "request", hint=APPROVE)
 def publish_release(client: Client, release: NamedRelease, reason: Reason) -> Shown:
     """Request that all departments, present and future, can see a release. Another owner, or an admin, must approve."""
-    return client.find_release(release).share(None, reason=reason)
+    return client.releases.get(release).share(None, reason=reason)
 
 
 @command(releases, "unshare", "share")
@@ -145,11 +144,11 @@ def unshare_release(
 
     Copies that others have generated or downloaded remain with them.
     """
-    return client.find_release(release).unshare(other)
+    return client.releases.get(release).unshare(other)
 
 
 add_command(
-    releases, "shares", "shares", lambda client, release: client.find_release(release).shares(),
+    releases, "shares", "shares", "releases.shares",
     "List current and former shares of a release, newest first.", SHARE_COLUMNS, release=NamedRelease,
 )  # fmt: skip
 
@@ -158,7 +157,7 @@ add_command(
 def evaluate(
     client: Client,
     output: Output,
-    release_id: ReleaseId,
+    release: NamedRelease,
     on: On,
     samples: Annotated[int | None, typer.Option(min=1, help="Synthetic images to train on; generators only.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Public seed of samples and classifiers.")] = None,
@@ -166,7 +165,7 @@ def evaluate(
     key: Key = None,
 ) -> Shown:
     """Evaluate a release on a public dataset, for free. Adds a section to the report; the release does not change."""
-    evaluation = client.release(release_id).evaluate(on, samples=samples, seed=seed, idempotency_key=key)
+    evaluation = client.releases.get(release).evaluate(on, samples=samples, seed=seed, idempotency_key=key)
     if evaluation.samples is not None:
         output.notice(
             f"The evaluation trains classifiers on {evaluation.samples:,} generated images. It takes minutes."
@@ -182,7 +181,7 @@ def evaluate(
 def sample(
     client: Client,
     output: Output,
-    release_id: ReleaseId,
+    release: NamedRelease,
     count: Count,
     seed: Seed = 0,
     format: Format = "imagefolder",
@@ -191,8 +190,8 @@ def sample(
     wait: Wait = False,
 ) -> Shown:
     """Generate synthetic images from a release, for free."""
-    release = client.release(release_id)
-    drawn = release.sample(count=count, seed=seed, format=format, **_which(client, release, classes, proportions))
+    found = client.releases.get(release)
+    drawn = found.sample(count=count, seed=seed, format=format, **_which(client, found, classes, proportions))
     return _finished(output, drawn) if wait else drawn
 
 
@@ -233,11 +232,11 @@ def download(
     drawn = []
     for source in sources:
         if count is not None and source.startswith("rel_"):
-            release = client.release(source)
+            release = client.releases.get(source)
             which = _which(client, release, classes, proportions)
             drawn.append(release.sample(count=count, seed=seed, format=format, **which))
         else:
-            drawn.append(client.sample(source))
+            drawn.append(client.samples.get(source))
     drawn = [_finished(output, each) for each in drawn]
     if several and out is not None:
         drawn = [_finished(output, each.packed("imagefolder")) for each in drawn]
@@ -285,7 +284,7 @@ def _which(client: Client, release: Release, classes: str | None, proportions: s
     if proportions == AS_STATED:
         return {"proportions": AS_STATED}
     try:
-        names = client.dataset(release.dataset_id).classes
+        names = client.datasets.get(release.dataset_id).classes
     except (AuthError, NotFoundError):  # the dataset belongs to another department: the service validates the names
         names = [pair.partition("=")[0].strip() for pair in proportions.split(",") if "=" in pair]
         if not names:

@@ -102,7 +102,7 @@ def _service(target: Target, output: Output) -> Finding:
                 absent = f"no service answers at {url}; to start one: obscura up"
                 return Finding("service", "bad", absent if error.refused else f"{url} is too slow: {error}")
             try:
-                next(iter(client.accounts()), None)
+                next(iter(client.accounts.list()), None)
             except AuthError as error:
                 if error.status == 401:
                     return Finding("service", "bad", f"{url} rejects the key; to save another: obscura login {url}")
@@ -126,7 +126,7 @@ def recipes(
     with reporting(as_json) as output:
         try:
             with connection(target, output) as client:
-                listed = client.recipes()
+                listed = client.recipes.list()
         except (CliError, ConnectionFailed):
             if target.url is not None or target.profile is not None or (beside := server_side()) is None:
                 raise
@@ -143,13 +143,17 @@ def recipes(
         else:
             recipe = known[name]
             output.text(recipe.releases)
-            for option, schema in recipe.options["properties"].items():
-                if option != "preset":
-                    default = json.dumps(recipe.defaults[option])
-                    follows = "; computed from declared numbers and budget" if option in recipe.follows else ""
-                    values = f"{values_in_words(schema)}{follows}"
-                    output.text(f"{option}={default}  ({values})\n    {schema.get('description', '')}")
+            for group, options in recipe.groups.items():
+                output.text(f"\n{group}")
+                for option in options:
+                    schema, default = recipe.options["properties"][option], recipe.defaults.get(option)
+                    shown = "auto" if option in recipe.follows else json.dumps(default)
+                    if option != "preset":
+                        output.text(f"  {option}={shown}  ({values_in_words(schema)})")
+                        output.text(f"    {schema.get('description', '')}")
             for preset, chosen in recipe.presets.items():
                 pairs = ", ".join(f"{key}={json.dumps(value)}" for key, value in chosen.items())
                 output.text(f"--preset {preset}: {pairs or 'the defaults above'}")
+            if recipe.follows:
+                output.notice("auto: computed from declared numbers and budget; a plan shows the values.")
             output.notice(f"To train: obscura train DATASET --recipe {recipe.name} --epsilon 1 --option NAME=VALUE")

@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import wraps
+from importlib import import_module
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
-from pydantic import BaseModel, PrivateAttr
+from pydantic import PrivateAttr
 
-from obscura.client.contents import READABLE, require_room
+from obscura.client.contents import READABLE, Images, require_room
+from obscura.client.display import Displayed
 from obscura.client.resources import Dataset, Job, MadeByJob, OnEvent, Preview, Release, Sample, Sweep
 from obscura.client.transport import Live
 from obscura.errors import WaitTimeout
@@ -23,7 +25,6 @@ from obscura.wire import job_schemas, release_schemas, schemas
 from obscura.wire.formats import SampleFormat
 
 __all__ = [
-    "AsyncAccount",
     "AsyncDataset",
     "AsyncEvaluation",
     "AsyncJob",
@@ -76,10 +77,16 @@ def listed(
     return run
 
 
-class AsyncLive(BaseModel):
+class AsyncLive(Displayed):
     """A record that delegates to its synchronous counterpart."""
 
     _sync: Any = PrivateAttr()
+
+    def _facts(self) -> Any:
+        return self._sync._facts()
+
+    def _picture(self) -> str:
+        return str(self._sync._picture())
 
     @classmethod
     def of(cls, sync: Live) -> Self:
@@ -90,10 +97,6 @@ class AsyncLive(BaseModel):
 
     async def refresh(self) -> Self:
         return self.of(await in_thread(self._sync.refresh))
-
-
-class AsyncAccount(AsyncLive, schemas.AccountRecord):
-    """A population with one privacy budget."""
 
 
 class AsyncDataset(AsyncLive, schemas.DatasetRecord):
@@ -173,6 +176,7 @@ class AsyncSample(AsyncMadeByJob, release_schemas.SampleRecord):
     """A set of synthetic images."""
 
     download = verb(Sample.download)
+    show = drawn(Sample.show, *READABLE)
     images = drawn(Sample.images, *READABLE)
     to_numpy = drawn(Sample.to_numpy, *READABLE)
     to_torch = drawn(Sample.to_torch, *READABLE)
@@ -194,9 +198,14 @@ class AsyncRelease(AsyncLive, release_schemas.ReleaseRecord):
     evaluate = verb(Release.evaluate, AsyncEvaluation.of)
     evaluations = listed(Release.evaluations, AsyncEvaluation.of)
     sample = verb(Release.sample, AsyncSample.of)
+    compare = verb(Release.compare)
     share = verb(Release.share)
     shares = listed(Release.shares)
     unshare = verb(Release.unshare)
+
+    async def images(self, count: int = 100, *, seed: int = 0, classes: list[str] | None = None) -> Images:
+        """Generate images and read them into memory; see `Release.images`."""
+        return await (await self.sample(count, seed=seed, format="npz", classes=classes)).images()
 
 
 class AsyncSweep(AsyncLive, job_schemas.SweepRecord):
@@ -204,6 +213,7 @@ class AsyncSweep(AsyncLive, job_schemas.SweepRecord):
 
     cancel = verb(Sweep.cancel, lambda sweep: AsyncSweep.of(sweep))
     best = verb(Sweep.best, AsyncRelease.of)
+    to_pandas = verb(Sweep.to_pandas)
 
     async def wait(
         self, on_change: Callable[[AsyncSweep], None] | None = None, *, poll_seconds: float = 2.0
@@ -224,3 +234,10 @@ class AsyncPreview(AsyncMadeByJob, job_schemas.PreviewRecord):
     """A plan tried on public images."""
 
     save_grid = verb(Preview.save_grid)
+
+
+def asynchronous(record: Any) -> Any:
+    """Wrap a record of the synchronous client; return a record without methods as it is."""
+    if not isinstance(record, Live):
+        return record
+    return getattr(import_module("obscura.client"), f"Async{type(record).__name__}").of(record)

@@ -23,6 +23,7 @@ import httpx
 import numpy as np
 from PIL import Image
 
+from obscura.client.display import grid
 from obscura.client.transport import RETRIES_MAX, RETRY_STATUSES, Transport, backoff_seconds
 from obscura.errors import ApiError, ConnectionFailed, DownloadCorrupt, NoRoom, ObscuraClientError
 from obscura.extras import extras
@@ -140,6 +141,15 @@ class Images:
     pixels: np.ndarray[Any, np.dtype[np.uint8]]
     labels: np.ndarray[Any, np.dtype[np.int64]]
     classes: tuple[str, ...]
+
+    def __getitem__(self, name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Return the images of one class: `release.images()["cat"]`."""
+        found: np.ndarray[Any, np.dtype[np.uint8]] = self.pixels[self.labels == self.classes.index(name)]
+        return found
+
+    def show(self, per_class: int = 10) -> Image.Image:
+        """Return a grid with a row of up to `per_class` images for each class; notebooks display it."""
+        return grid(self.pixels, self.labels, per_class)
 
     def to_torch(self) -> TensorDataset:
         """Return a `torch.utils.data.TensorDataset` of images, (c, h, w) float32 in [0, 1], and int64 labels."""

@@ -1,37 +1,59 @@
-"""Datasets: `client.datasets()` lists them, and `client.datasets.push(folder, at_most=2000)` uploads a new one."""
+"""Datasets: `service.datasets.push("images/", account_id=account.id, at_most=2000)` uploads a new one."""
 
 from __future__ import annotations
 
+import builtins
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Unpack
 
-from obscura.client.async_resources import AsyncDataset, listed, verb
-from obscura.client.resources import Account, Dataset, Release
-from obscura.client.transport import Transport
-from obscura.errors import NoSuchName, ObscuraClientError, RequestError
+from obscura.client.accounts import Account
+from obscura.client.async_resources import AsyncDataset, verb
+from obscura.client.collections import GONE, AsyncCollection, Collection
+from obscura.client.resources import Dataset
+from obscura.errors import ObscuraClientError, RequestError
 from obscura.preparing import Arrays, Choices, Package, PackingError, prepare
+from obscura.preparing.choices import ImageOptions, named_options
 from obscura.preparing.survey import screen
-from obscura.wire.admin_schemas import ProjectRecord
-
-__all__ = ["AsyncDatasets", "Datasets"]
+from obscura.wire.schemas import Visibility
 
 OnBytes = Callable[[int, int], None]
 Say = Callable[[str], None]
-Named = TypeVar("Named", Account, Dataset, ProjectRecord, Release)
-GONE = ("deleting", "deleted")
 
 
-class Datasets:
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+class Datasets(Collection[Dataset]):
+    """Declared sets of labelled images."""
 
-    def __call__(self) -> Iterator[Dataset]:
-        """Yield all datasets, newest first, except abandoned uploads."""
-        listed = self._transport.pages(Dataset, Dataset.PATH)
-        return (dataset for dataset in listed if dataset.ready_at is not None or dataset.state != "deleted")
+    record, path = Dataset, Dataset.PATH
 
+    def list(self, *, limit: int | None = None) -> builtins.list[Dataset]:
+        """Return all datasets, newest first, except abandoned uploads; or the newest `limit`."""
+        listed = self._transport.pages(Dataset, self.path)
+        kept = (dataset for dataset in listed if dataset.ready_at is not None or dataset.state != "deleted")
+        return [*itertools.islice(kept, limit)]
+
+    def create(
+        self,
+        *,
+        name: str,
+        visibility: Visibility,
+        classes: Sequence[str],
+        height: int,
+        width: int,
+        channels: int,
+        records_declared: int,
+        subjects_declared: int | None = None,
+        subjects_recognised: bool = False,
+        account_id: str | None = None,
+    ) -> Dataset:
+        """Declare a dataset; every argument becomes public. Then call `Dataset.push`. `datasets.push` does both."""
+        body: dict[str, Any] = {"name": name, "visibility": visibility, "account_id": account_id, "classes": [*classes]}
+        body |= {"height": height, "width": width, "channels": channels, "records_declared": records_declared}
+        body |= {"subjects_declared": subjects_declared, "subjects_recognised": subjects_recognised}
+        return self._transport.post(Dataset, self.path, body)
+
+    @named_options
     def push(
         self,
         /,
@@ -46,9 +68,12 @@ class Datasets:
         agree: Callable[[], None] = lambda: None,
         on_image: Callable[[int], None] = lambda _count: None,
         on_bytes: OnBytes = lambda _done, _total: None,
-        **push_options: Any,
+        labels: str | Path | None = None,
+        **push_options: Unpack[ImageOptions],
     ) -> Dataset:
         """Prepare the images of a folder or file, declare a dataset and upload them.
+
+        Example: `service.datasets.push("images/", account_id=account.id, at_most=2000, size=64, say=print)`
 
         Images are converted on this machine before anything is declared, and nothing is written to disk. If the upload
         fails, the declared dataset is deleted. Only values you state, or fixed defaults, become public. Nothing is
@@ -64,6 +89,7 @@ class Datasets:
             agree: Called before anything is declared. An exception stops the push.
             on_image: Called with the number of images surveyed.
             on_bytes: Called with (bytes sent, 0), because the total is not known.
+            labels: Table of images and their classes, used instead of class folders.
             push_options: How images are read and converted; see `obscura.preparing.Choices`.
 
         Raises:
@@ -83,7 +109,7 @@ class Datasets:
             )
         by_subject = account is not None and account.unit == "subject"
         require_statements(at_most, subjects_at_most, private=account_id is not None, by_subject=by_subject)
-        choices = Choices(**push_options)
+        choices = Choices(labels=labels, **push_options)
         place = Path(path) if isinstance(path, str) else path
         free_name = self.free_name(account_id, name, place)
         package = prepare(place, choices, subjects=None if public else by_subject, on_image=on_image)
@@ -118,19 +144,18 @@ class Datasets:
         for line in screen(package, at_most=declared, subjects_at_most=subjects_at_most, private=private):
             say(line)
         agree()
-        facts = {
-            "name": name,
-            "visibility": "private" if private else "public",
-            "account_id": account_id,
-            "classes": list(package.classes),
-            "height": package.height,
-            "width": package.width,
-            "channels": package.channels,
-            "records_declared": declared,
-            "subjects_declared": subjects_at_most,
-            "subjects_recognised": package.recognised,
-        }
-        return self._transport.post(Dataset, Dataset.PATH, facts)
+        return self.create(
+            name=name,
+            visibility="private" if private else "public",
+            account_id=account_id,
+            classes=package.classes,
+            height=package.height,
+            width=package.width,
+            channels=package.channels,
+            records_declared=declared,
+            subjects_declared=subjects_at_most,
+            subjects_recognised=package.recognised,
+        )
 
     def send(self, dataset: Dataset, package: Package, on_bytes: OnBytes = lambda _done, _total: None) -> Dataset:
         """Upload the content of a declared dataset, and delete the dataset if that fails."""
@@ -157,18 +182,14 @@ class Datasets:
                     break
             raise
 
-    def find(self, name_or_id: str) -> Dataset:
-        """Return the dataset with this id, or the only dataset with this name; raise NoSuchName otherwise."""
-        return only_one((dataset for dataset in self() if dataset.state not in GONE), name_or_id, "dataset")
-
     def free_name(self, account_id: str | None, wanted: str | None, place: Path | Arrays) -> str:
         """Return an unused dataset name in the account; raise PackingError if `wanted` is taken."""
-        taken = {each.name for each in self() if each.account_id == account_id and each.state not in GONE}
+        taken = {each.name for each in self.list() if each.account_id == account_id and each.state not in GONE}
         if wanted is not None:
             if wanted in taken:
                 raise PackingError(
                     f"A dataset named {wanted!r} exists already. Choose another --name, or delete the existing dataset "
-                    "with `obscura datasets delete`."
+                    "with obscura datasets delete NAME."
                 )
             return wanted
         usual = (default_name(place) or "images")[:90]
@@ -176,30 +197,12 @@ class Datasets:
         return next(name for name in itertools.chain([usual], numbered) if name not in taken)
 
 
-class AsyncDatasets:
-    """`Datasets` for asyncio."""
-
-    def __init__(self, sync: Datasets) -> None:
-        self._sync = sync
-
-    __call__ = listed(Datasets.__call__, AsyncDataset.of)
+class AsyncDatasets(AsyncCollection[AsyncDataset]):
+    create = verb(Datasets.create, AsyncDataset.of)
     push = verb(Datasets.push, AsyncDataset.of)
     declare = verb(Datasets.declare, AsyncDataset.of)
     send = verb(Datasets.send, AsyncDataset.of)
-    find = verb(Datasets.find, AsyncDataset.of)
     free_name = verb(Datasets.free_name)
-
-
-def only_one(listed: Iterable[Named], name_or_id: str, noun: str) -> Named:
-    """Return the item with this id, or the only item with this name; raise NoSuchName otherwise."""
-    items = list(listed)
-    found = [item for item in items if item.id == name_or_id] or [item for item in items if item.name == name_or_id]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        ids = ", ".join(item.id for item in found)
-        raise NoSuchName(f"{len(found)} {noun}s are named {name_or_id!r}. Choose one by its id: {ids}.")
-    raise NoSuchName(f"There is no {noun} {name_or_id!r}. To see all: obscura {noun}s list")
 
 
 def default_name(place: Path | Arrays) -> str:
@@ -216,11 +219,10 @@ def require_statements(at_most: int | None, subjects_at_most: int | None, *, pri
         raise PackingError(
             "--at-most is missing: an upper limit on the number of images. It becomes public and the noise depends on "
             "it, so it is never derived from your images. Choose a round number above what you will ever have, such "
-            "as --at-most 2000 (in Python: at_most=2000)."
+            "as --at-most 2000."
         )
     if by_subject and subjects_at_most is None:
         raise PackingError(
             "--subjects-at-most is missing: an upper limit on the number of subjects, which becomes public. Choose a "
-            "round number above what you will ever have, such as --subjects-at-most 500 (in Python: "
-            "subjects_at_most=500)."
+            "round number above what you will ever have, such as --subjects-at-most 500."
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -16,22 +15,23 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
+from obscura.client.accounts import Account
 from obscura.client.datasets import default_name, require_statements
 from obscura.client.progress import preparation_progress
-from obscura.client.resources import Account, Dataset
-from obscura.errors import BudgetError
+from obscura.client.resources import Dataset
+from obscura.errors import BudgetError, in_python
 from obscura.preparing import Arrays, Choices, Package, PackingError, prepare
+from obscura.preparing.choices import ImageOptions
 from obscura.private_files import is_own, replace_file
 from obscura.stopping import go_on
-from obscura.wire.budgets import DELTA_USUAL_MOST
+from obscura.wire.budgets import EPSILON_LEAST, usual_delta
 from obscura.wire.job_schemas import RECIPE_USUAL
 from obscura.wire.schemas import DatasetRecord
-from obscura.wire.wording import show_epsilon
+from obscura.wire.wording import proposed_epsilon, show_epsilon
 
 if TYPE_CHECKING:
     from obscura.client.client import Client
 
-RECIPE = RECIPE_USUAL
 RECORDED_MAX = 1000  # uploads that the record on this machine keeps
 _DIGESTS = TypeAdapter(dict[str, str])
 
@@ -45,17 +45,21 @@ def push_for(
     images: ImageInput | DatasetRecord,
     labels: Labels,
     *,
-    account: str | None,
-    epsilon: float,
-    preparing: dict[str, Any],
-    recipe: str = RECIPE,
+    epsilon: float | None,
+    at_most: int | None = None,
+    subjects_at_most: int | None = None,
+    subjects: Sequence[int | str | bytes] | None = None,
+    name: str | None = None,
+    account: str | None = None,
+    recipe: str = RECIPE_USUAL,
     options: dict[str, Any] | None = None,
-) -> DatasetRecord:
+    reading: ImageOptions,
+) -> tuple[DatasetRecord, float]:
     """Prepare images, find or open the account that pays, declare a dataset, plan the training and upload.
 
-    Accounts are opened and datasets declared only after all images are validated. Nothing is uploaded unless the
-    account can pay. Images that this user uploaded to the account before are not uploaded again. If `images` is a
-    dataset, it is returned.
+    Returns the dataset and the epsilon of the training; see `Client.train`. Accounts are opened and datasets declared
+    only after all images are validated. Nothing is uploaded unless the account can pay. Images that this user uploaded
+    to the account before are not uploaded again. If `images` is a dataset, it is returned.
 
     Raises:
         ChoiceNeeded, PackingError: As for `datasets.push`. Nothing was done.
@@ -64,21 +68,24 @@ def push_for(
         RequestError: The service rejected the account, the declaration, the plan or the content.
     """
     if isinstance(images, DatasetRecord):
-        return images
-    facts = dict(preparing)
-    choices = {name: facts.pop(name) for name in Choices.model_fields if name in facts}
+        owner = images.account_id if epsilon is None else None
+        return images, _epsilon(epsilon, client.accounts.get(owner) if owner else None)
+    choices: dict[str, Any] = {**reading}
     if isinstance(images, np.ndarray):
         if labels is None or isinstance(labels, str | Path):
             raise PackingError("Images in memory need labels, one for each image: train(images, labels, epsilon=...).")
-        place: Path | Arrays = Arrays(images, labels, facts.pop("subjects", None))
+        place: Path | Arrays = Arrays(images, labels, subjects)
     else:
         place, choices["labels"] = Path(images), labels
-    name, at_most, subjects_at_most = (facts.pop(fact, None) for fact in ("name", "at_most", "subjects_at_most"))
     account_name = name or default_name(place)
-    named = (each for each in client.accounts() if each.name == account_name)
-    payer = next(named, None) if account is None else client.find_account(account)
+    named = (each for each in client.accounts.list() if each.name == account_name)
+    payer = next(named, None) if account is None else client.accounts.get(account)
+    epsilon = _epsilon(epsilon, payer)
     by_subject = subjects_at_most is not None if payer is None else payer.unit == "subject"
     require_statements(at_most, subjects_at_most, private=True, by_subject=by_subject)
+    assert at_most is not None
+    if payer is not None:  # before any image is read; the limit in nano-units may be slightly below its epsilon
+        _require_budget(payer, epsilon, epsilon <= payer.balance.affordable_epsilon * (1 + 1e-6))
     with preparation_progress(console) as watch:
         package = prepare(place, Choices(**choices), subjects=by_subject, on_image=watch.on_image)
         package.require_within(at_most, subjects_at_most)
@@ -86,22 +93,27 @@ def push_for(
         if payer is not None:
             uploaded = _uploaded_before(client, payer, package, name, at_most, subjects_at_most)
             if uploaded is not None:
-                _require_budget(client, uploaded, payer, order)
-                return uploaded
+                return uploaded, epsilon
         free_name = client.datasets.free_name(payer.id if payer else None, name, place)
         if payer is None:
-            payer = client.create_account(
-                name=account_name,
+            payer = client.accounts.create(
+                account_name,
                 owner="owner",
                 epsilon=epsilon,
                 delta=usual_delta(at_most),
                 unit="subject" if by_subject else "record",
             )
-        bounds = {"at_most": at_most, "subjects_at_most": subjects_at_most}
-        facts = {"say": partial(console.print, soft_wrap=True)} | bounds | facts
-        dataset = client.datasets.declare(package, name=free_name, account_id=payer.id, **facts)
+        dataset = client.datasets.declare(
+            package,
+            name=free_name,
+            account_id=payer.id,
+            at_most=at_most,
+            subjects_at_most=subjects_at_most,
+            say=lambda line: console.print(in_python(line), soft_wrap=True),
+        )
         try:
-            _require_budget(client, dataset, payer, order)
+            plan = client.plan(dataset.id, **order)
+            _require_budget(payer, plan.cost_epsilon, plan.budget.affordable)
         except BaseException:
             dataset.delete()
             raise
@@ -113,30 +125,36 @@ def push_for(
             newest = dict(list(recorded.items())[-RECORDED_MAX:])
             with suppress(OSError, RuntimeError):  # RuntimeError: the user has no home folder
                 replace_file(_record_path(), _DIGESTS.dump_json(newest))
-        return sent
+        return sent, epsilon
 
 
-def _require_budget(client: Client, dataset: Dataset, payer: Account, order: dict[str, Any]) -> None:
+def _epsilon(stated: float | None, payer: Account | None) -> float:
+    """Return the epsilon of a training. By default a third of what the account can pay, never all."""
+    if stated is not None:
+        return stated
+    if payer is None:
+        raise PackingError(
+            "--epsilon is missing: no account pays for these images yet, so it becomes their lifetime budget. Choose "
+            "it, such as --epsilon 1."
+        )
+    return max(proposed_epsilon(payer.balance.affordable_epsilon), EPSILON_LEAST)
+
+
+def _require_budget(payer: Account, epsilon: float, affordable: bool) -> None:
     """Raise BudgetError unless the account can pay for a training."""
-    plan = client.plan(dataset.id, **order)
-    if plan.budget.affordable:
+    if affordable:
         return
-    budget, affordable = plan.budget, payer.balance.affordable_epsilon
-    price, left = show_epsilon(plan.cost_epsilon, up=True), show_epsilon(budget.left_epsilon, up=False)
-    numbers = budget.model_dump(include={"left_epsilon", "left_nano", "limit_epsilon"})
-    numbers |= {
-        "requested_epsilon": plan.cost_epsilon,
-        "requested_nano": plan.cost_nano,
-        "affordable_epsilon": affordable,
-    }
-    lower = f"Lower epsilon to {show_epsilon(affordable, up=False)}, use" if affordable > 0 else "Use"
+    balance = payer.refresh().balance
+    numbers = balance.model_dump(include={"left_epsilon", "left_nano", "limit_epsilon", "affordable_epsilon"})
+    most, left = (show_epsilon(each, up=False) for each in (balance.affordable_epsilon, balance.left_epsilon))
     raise BudgetError(
         "insufficient_budget",
         409,
-        f"Not enough budget: this training needs epsilon {price}; account {payer.name} has {left} left of "
-        f"{show_epsilon(budget.limit_epsilon, up=False)}. Nothing was uploaded. {lower} an existing release (free), or "
-        "request a higher limit.",
-        numbers,
+        f"Not enough budget: this training needs epsilon {show_epsilon(epsilon, up=True)}; account {payer.name} has "
+        f"{left} left of {show_epsilon(balance.limit_epsilon, up=False)}. Nothing was uploaded. "
+        f"{f'Lower epsilon to {most}, use' if balance.affordable_epsilon > 0 else 'Use'} an existing release (free), "
+        "or request a higher limit.",
+        numbers | {"requested_epsilon": epsilon},
         [],
     )
 
@@ -151,7 +169,7 @@ def _uploaded_before(
     digests, stated = _read_record(), (package.classes, package.height, package.width, package.channels)
     candidates = [
         dataset
-        for dataset in client.datasets()
+        for dataset in client.datasets.list()
         if dataset.id in digests
         and (dataset.state, dataset.account_id, name or dataset.name) == ("ready", payer.id, dataset.name)
         and (tuple(dataset.classes), dataset.height, dataset.width, dataset.channels) == stated
@@ -185,8 +203,3 @@ def _read_record() -> dict[str, str]:
         return _DIGESTS.validate_json(path.read_bytes()) if is_own(path) else {}
     except (OSError, ValidationError, RuntimeError):
         return {}
-
-
-def usual_delta(at_most: int) -> float:
-    """Return the largest power of ten below 1 / (10 x number of records), but at most 1e-4."""
-    return min(DELTA_USUAL_MOST, float(10.0 ** -(math.floor(math.log10(10 * at_most)) + 1)))

@@ -2,66 +2,50 @@
 
 from __future__ import annotations
 
-import base64
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
+from PIL import Image
 
 from obscura.client.contents import READABLE, Images, download, read_images, require_room, unpack
+from obscura.client.display import Displayed, bar, picture, table
 from obscura.client.transport import Live
 from obscura.errors import JobFailed, NotFoundError, WaitTimeout
+from obscura.extras import extras
 from obscura.wire import admin_schemas, job_schemas, release_schemas, schemas
 from obscura.wire.budgets import UNIT_WORDS
 from obscura.wire.formats import DOWNLOADS, MADE, SampleFormat, UploadFormat
-from obscura.wire.wording import show_epsilon, show_sure
+from obscura.wire.wording import show_epsilon, show_percent
 
 if TYPE_CHECKING:
     from datasets import Dataset as HuggingFaceDataset
+    from pandas import DataFrame
     from torch.utils.data import TensorDataset
 
-__all__ = ["Account", "Dataset", "Evaluation", "Job", "Preview", "Release", "Sample", "Sweep"]
+__all__ = ["Dataset", "Evaluation", "Job", "Plan", "Preview", "Release", "Sample", "Sweep"]
 
 OnEvent = Callable[[job_schemas.EventRecord], None]
-
-
-class Account(Live, schemas.AccountRecord):
-    """A population with one privacy budget. Notebooks show spent, reserved and remaining budget."""
-
-    PATH = "/v1/accounts"
-
-    def _repr_html_(self) -> str:
-        balance = self.balance
-        parts = (("spent", "#b3261e", balance.spent_fraction), ("reserved", "#e0a100", balance.reserved_fraction))
-        bar = "".join(
-            f'<span title="{name}" style="display:inline-block;height:100%;width:{100 * share:.2f}%;'
-            f'background:{colour}"></span>'
-            for name, colour, share in parts
-        )
-        frame = '<div style="height:12px;max-width:400px;background:#d7e3d4">'
-        left, limit = show_epsilon(balance.left_epsilon, up=False), show_epsilon(self.epsilon, up=False)
-        facts = {
-            "account": self.id,
-            "spent": f"epsilon {show_epsilon(balance.spent_epsilon, up=True)}",
-            "reserved": f"epsilon {show_epsilon(balance.reserved_epsilon, up=True)}",
-            "left": f"epsilon {left} of {limit}",
-            "delta": f"{self.delta:g}",
-            "hides": UNIT_WORDS.get(self.unit, self.unit),
-            "promises": f"epsilon {show_epsilon(balance.guaranteed_epsilon, up=True)} for all that is ever published",
-            "certainty": f"{show_sure(balance.attacker_certainty_max)} at most, for an attacker who was 50% sure",
-        }
-        return _html(self.name, f"{frame}{bar}</div>", facts)
+SHOWN_BYTES_MAX = 8 * 2**20  # of a sample that a notebook downloads to show it
 
 
 class Dataset(Live, schemas.DatasetRecord):
-    """A declared set of labelled images."""
+    """A declared set of labelled images. Notebooks show its public declaration, never an image."""
 
     PATH = "/v1/datasets"
+
+    def _facts(self) -> dict[str, str]:
+        images = f"{'at most ' if self.visibility == 'private' else ''}{self.records_declared:,} images"
+        if self.subjects_declared is not None:
+            images += f" of at most {self.subjects_declared:,} subjects"
+        shape = f"{self.width} x {self.height} {'grey' if self.channels == 1 else 'colour'}"
+        facts = {"state": f"{self.visibility}, {self.state}", "images": images, "shape": shape}
+        return facts | {"classes": ", ".join(self.classes), "dataset": self.id}
 
     def push(self, body: Iterable[bytes], *, format: UploadFormat, subjects_key_check: str | None = None) -> Self:
         """Stream the content to the service; raise RequestError if it is invalid. The error states the broken rule.
@@ -105,10 +89,40 @@ class MadeByJob(Live):
         return self.refresh()
 
 
+class Plan(Displayed, job_schemas.PlanRecord):
+    """Plan and cost of a training, computed from public parameters only. Notebooks show what it would leave."""
+
+    def _names(self) -> list[str]:
+        return [self.recipe]
+
+    def _facts(self) -> dict[str, str]:
+        budget, cost = self.budget, f"epsilon {show_epsilon(self.cost_epsilon, up=True)}"
+        left, after = (show_epsilon(each, up=False) for each in (budget.left_epsilon, budget.left_after_epsilon))
+        facts = {"cost": f"costs {cost} of {left} left"}
+        facts["left after"] = f"epsilon {after} left after it" if budget.affordable else "not affordable"
+        facts |= {"guarantee": f"{cost}, delta {self.delta:g}", "hides": UNIT_WORDS.get(self.unit, self.unit)}
+        return facts | {"notes": " ".join(dict.fromkeys((*self.expectation.summary, *self.notes)))}
+
+    def _picture(self) -> str:
+        return bar(job=self.cost_nano / max(self.budget.left_nano, self.cost_nano, 1))
+
+
 class Job(_Cancellable, job_schemas.JobRecord):
     """A requested training, sampling or evaluation."""
 
     PATH = "/v1/jobs"
+
+    def _facts(self) -> dict[str, str]:
+        charged, cost = (show_epsilon(each, up=True) for each in (self.progress.charged_epsilon, self.cost_epsilon))
+        facts = {"state": self.state, "kind": self.kind}
+        facts |= {"charged": f"epsilon {charged} of {cost} charged"} if self.cost_nano else {}
+        steps = f" {self.progress.step} of {self.progress.steps}" if self.progress.steps else ""
+        facts |= {"recipe": self.recipe or "", "stage": (self.progress.stage or "") + steps}
+        facts |= {"failure": self.failure.message if self.failure else "", "release": self.release_id or ""}
+        return {name: text for name, text in facts.items() if text}
+
+    def _picture(self) -> str:
+        return bar(job=self.progress.charged_nano / self.cost_nano) if self.cost_nano else ""
 
     def events(self) -> Iterator[job_schemas.EventRecord]:
         """Yield an event for each change; the last event has the final state. Reconnects after a broken connection."""
@@ -150,6 +164,27 @@ class Sweep(_Cancellable, job_schemas.SweepRecord):
     """A hyperparameter search whose whole cost is reserved at once."""
 
     PATH = "/v1/sweeps"
+
+    def _facts(self) -> dict[str, str]:
+        cost, spent = (show_epsilon(each, up=True) for each in (self.totals.cost_epsilon, self.totals.spent_epsilon))
+        facts = {"trials": f"{len(self.trials)} trials", "state": self.state}
+        return facts | {"spent": f"epsilon {spent} of {cost} spent", "sweep": self.id}
+
+    def _picture(self) -> str:
+        return table(
+            {name: str(value) for name, value in trial.options.items()}
+            | {"epsilon": f"{trial.epsilon:g}", "state": trial.state, "release": trial.release_id or ""}
+            | {name: show_percent(value, up=False) for name, value in (trial.accuracy or {}).items()}
+            | {"best": "yes" if trial.job_id == self.best_job_id else ""}
+            for trial in self.trials
+        )
+
+    def to_pandas(self) -> DataFrame:
+        """Return a data frame with a row for each trial; columns are named like `accuracy.cnn`."""
+        with extras("A data frame"):
+            import pandas
+
+        return pandas.json_normalize([trial.model_dump() for trial in self.trials])
 
     def wait(self, on_change: Callable[[Sweep], None] | None = None, *, poll_seconds: float = 2.0) -> Sweep:
         """Wait until every trial has ended, whether it succeeded or not."""
@@ -227,19 +262,26 @@ class Release(Live, release_schemas.ReleaseRecord):
             "not_found", 404, f"Release {self.id} is not shared with {project_id or 'all projects'}.", {}, []
         )
 
-    def _repr_html_(self) -> str:
-        card, image = self.card(), ""
+    def _facts(self) -> dict[str, str]:
+        accuracy, facts = (self.accuracy or {}).get("cnn"), {"kind": self.kind}
+        facts["guarantee"] = f"epsilon {show_epsilon(self.epsilon, up=True)}, delta {self.delta:g}"
+        facts["hides"] = UNIT_WORDS.get(self.unit, self.unit)
+        facts["accuracy"] = "not measured" if accuracy is None else f"{show_percent(accuracy, up=False)} of a CNN"
+        facts |= {"complete": show_percent(self.incomplete.fraction, up=False)} if self.incomplete else {}
+        return facts | {"recipe": self.recipe, "release": self.id}
+
+    def _picture(self) -> str:
+        image = ""
         if self.kind == "generator":
             grid = self._transport.request("GET", f"{self._path}/grid.png", headers={"Accept": "*/*"}).content
-            data = base64.b64encode(grid).decode("ascii")
-            image = f'<img alt="Synthetic samples, one row for each class" src="data:image/png;base64,{data}">'
-        facts = {
-            "release": self.id,
-            "guarantee": f"epsilon {show_epsilon(card['epsilon'], up=True)}, delta {card['delta']:g}",
-            "hides": UNIT_WORDS.get(card.get("unit", ""), "-"),
-            "not covered": "; ".join(card.get("not_covered", ())) or "-",
-        }
-        return _html(self.name, image, facts)
+            image = picture(grid, "Synthetic samples, one row for each class")
+        return f"{image}<p>Not covered: {escape('; '.join(self.card().get('not_covered', ())) or '-')}</p>"
+
+    def compare(self, other: release_schemas.ReleaseRecord) -> dict[str, tuple[Any, Any]]:
+        """Return the facts that differ between two releases, such as `{"epsilon": (1.0, 2.0)}`."""
+        facts = ("kind", "recipe", "epsilon", "delta", "unit", "classes", "accuracy", "balanced_accuracy")
+        pairs = {name: (getattr(self, name), getattr(other, name)) for name in (*facts, "accuracy_by_class")}
+        return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
     def evaluate(
         self,
@@ -269,6 +311,8 @@ class Release(Live, release_schemas.ReleaseRecord):
     ) -> Sample:
         """Request synthetic images. The seed is public: the same request returns the same bytes.
 
+        Example: `images, labels = release.sample(1000).to_numpy()`
+
         Args:
             classes: Classes to generate in equal numbers; all by default.
             proportions: Instead of `classes`, the ratio of each class: `{"normal": 2000, "sick": 20}`. Classes that are
@@ -278,9 +322,17 @@ class Release(Live, release_schemas.ReleaseRecord):
         body |= {} if proportions is None else {"proportions": proportions}
         return self._transport.create(Sample, f"{self._path}/samples", body, idempotency_key)
 
+    def images(self, count: int = 100, *, seed: int = 0, classes: list[str] | None = None) -> Images:
+        """Generate images and read them into memory; `release.images()["cat"]` are those of one class."""
+        return self.sample(count, seed=seed, format="npz", classes=classes).images()
+
 
 class Evaluation(MadeByJob, release_schemas.EvaluationRecord):
     """One evaluation of a release on a public dataset, read from the release's list of evaluations."""
+
+    def _facts(self) -> dict[str, str]:
+        accuracies = {name: show_percent(value, up=False) for name, value in (self.accuracy or {}).items()}
+        return {"state": self.state} | {name: f"{name} {value}" for name, value in accuracies.items()}
 
     def refresh(self) -> Self:
         listed = self._transport.pages(type(self), f"{Release.PATH}/{self.release_id}/evaluations")
@@ -291,6 +343,19 @@ class Sample(MadeByJob, release_schemas.SampleRecord):
     """A set of synthetic images."""
 
     PATH = "/v1/samples"
+
+    def _facts(self) -> dict[str, str]:
+        facts = {"images": f"{self.count:,} images", "state": self.state, "format": self.format}
+        return facts | {"seed": str(self.seed), "release": self.release_id}
+
+    def _picture(self) -> str:
+        if not self.sha256 or self.format not in READABLE or (self.bytes or 0) > SHOWN_BYTES_MAX:
+            return ""
+        return picture(self.show(), "Synthetic images, one row for each class")
+
+    def show(self, per_class: int = 10) -> Image.Image:
+        """Wait for the images; return a grid with a row for each class, which notebooks display."""
+        return self.images().show(per_class)
 
     def download(self, path: Path | str, on_bytes: Callable[[int, int], None] | None = None) -> Path:
         """Download the content and verify its SHA-256. A partial download resumes from `<name>.part` beside the file.
@@ -366,9 +431,3 @@ class Preview(MadeByJob, job_schemas.PreviewRecord):
 
 def _save(resource: Live, name: str, path: Path | str) -> Path:
     return download(resource._transport, f"{resource._path}/{name}", Path(path), None, None)
-
-
-def _html(name: str, picture: str, facts: Mapping[str, str]) -> str:
-    """Return HTML that shows a resource in a notebook. The name and the facts are escaped."""
-    rows = (f"<tr><th>{escape(fact)}</th><td>{escape(value)}</td></tr>" for fact, value in facts.items())
-    return f"<h4>{escape(name)}</h4>{picture}<table>{''.join(rows)}</table>"

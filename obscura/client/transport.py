@@ -21,6 +21,7 @@ import httpx
 from httpx_sse import EventSource
 from pydantic import BaseModel, PrivateAttr, TypeAdapter, ValidationError
 
+from obscura.client.display import Displayed
 from obscura.errors import ConnectionFailed, ConnectionSettingsError, UnexpectedAnswer, content_type, error_of
 from obscura.stopping import go_on
 from obscura.wire.schemas import Page
@@ -260,12 +261,12 @@ class Transport:
         headers = {"Idempotency-Key": idempotency_key or secrets.token_hex(16)}
         return self.parse(record, self.request("POST", path, json=body, headers=headers))
 
-    def pages(self, record: type[Record], path: str, **wanted: str | None) -> Iterator[Record]:
-        """Yield every item of a paged list, filtered by the given query parameters."""
-        chosen = {name: value for name, value in wanted.items() if value is not None}
+    def pages(self, record: type[Record], path: str, **wanted: Any) -> Iterator[Record]:
+        """Yield every item of a list, filtered by the given query parameters. `limit` None: it has only one page."""
+        chosen = {name: value for name, value in ({"limit": ITEMS_A_PAGE} | wanted).items() if value is not None}
         cursor: str | None = None
         while True:
-            params = {"limit": ITEMS_A_PAGE} | chosen | ({"cursor": cursor} if cursor else {})
+            params = chosen | ({"cursor": cursor} if cursor else {})
             response = self.request("GET", path, params=params)
             page = self.parse(Page[record], response)  # type: ignore[valid-type]
             for item in page.items:
@@ -352,7 +353,7 @@ def retry_after_seconds(response: httpx.Response, attempt: int) -> float:
     return float(value) if value.isdigit() else backoff_seconds(attempt)
 
 
-class Live(BaseModel):
+class Live(Displayed):
     """A record that keeps its connection to the service."""
 
     PATH: ClassVar[str]

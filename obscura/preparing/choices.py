@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
@@ -21,6 +22,7 @@ SIDE_USUAL = 32
 
 Size = tuple[int, int]  # width, height
 Axis = Literal["axial", "coronal", "sagittal"]
+Function = TypeVar("Function", bound=Callable[..., Any])
 SECRET_BYTES_MIN = 32
 SUBJECT_TAG_USUAL, NO_TAG = "PatientID", "none"
 
@@ -46,11 +48,50 @@ def read_secret(path: str | Path | None) -> bytes | None:
     return secret
 
 
+class ImageOptions(TypedDict, total=False):
+    """Types of the options of `Choices` for Python callers, except `labels`, which `train` takes as an argument."""
+
+    table_encoding: str
+    zip_encoding: str
+    classes: str | Sequence[str]
+    split: str
+    size: int | str | Size
+    grey: bool
+    attribute: str | Sequence[str]
+    file_column: str
+    label_column: str
+    subject_column: str
+    combinations: bool
+    skip_unlabelled: bool
+    used_classes: bool
+    skip_broken: bool
+    depth: str | int
+    window: str | Sequence[float]
+    frames: Literal["first", "all"]
+    subject_tag: str
+    label_tag: str
+    slices: Axis
+    every: int
+    rename_classes: str | Path
+    join_subjects: bool
+    subjects_key: str | Path
+
+
+def named_options(function: Function) -> Function:
+    """Name every option of `**options: Unpack[ImageOptions]` in a signature, for `help()` and completion."""
+    signature, kind = inspect.signature(function), inspect.Parameter.KEYWORD_ONLY
+    known = [each for each in signature.parameters.values() if each.kind != each.VAR_KEYWORD]
+    hints = ImageOptions.__annotations__.items()
+    named = [inspect.Parameter(name, kind, default=None, annotation=hint.__forward_arg__) for name, hint in hints]
+    function.__signature__ = signature.replace(parameters=[*known, *named])  # type: ignore[attr-defined]
+    return function
+
+
 class Choices(BaseModel, extra="forbid", frozen=True):
     """The options of a push, parsed: `Choices(size="64x48", classes="cat,dog").size` is (64, 48).
 
-    This class is the only list of options. Each field is a keyword argument of `datasets.push` and `train`. It is also
-    a flag of `obscura datasets push` and `obscura quickstart`, parsed as the type in its annotation.
+    Each field is a keyword argument of `datasets.push` and `train`, typed in `ImageOptions`. It is also a flag of
+    `obscura datasets push` and `obscura quickstart`, parsed as the type in its annotation.
 
     Raises:
         PackingError: An option is invalid; the message states its name and the accepted values.

@@ -16,9 +16,10 @@ import numpy as np
 
 from obscura.errors import PackingError, Unreadable
 from obscura.extras import extras
+from obscura.image_types import PIXELS_MAX
 from obscura.preparing.choices import NO_TAG
 from obscura.preparing.depth import Numbers, Window
-from obscura.preparing.sources import PIXELS_MAX, Pixels
+from obscura.preparing.sources import Pixels
 
 if TYPE_CHECKING:
     from pydicom.dataset import Dataset

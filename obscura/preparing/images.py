@@ -16,14 +16,16 @@ from typing import Any
 from warnings import catch_warnings
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
+import obscura.fitting as fitting
 from obscura import image_types
 from obscura.errors import Unreadable
+from obscura.image_types import PIXELS_MAX
 from obscura.preparing.depth import COLOUR_LIMITS, FORMAT_SCALE, Depth, Numbers, Scale, depth_of, eight_bits
 from obscura.preparing.dicom import begins_like_dicom, open_dicom, read_frame
-from obscura.preparing.sources import PIXELS_MAX, Content
+from obscura.preparing.sources import Content
 from obscura.wire.uploads import Fault, Refused
 
 _BITS, _PHOTOMETRIC, _CHANNELS, _PLANAR, _EXTRA, _FORMAT = 258, 262, 277, 284, 338, 339  # TIFF 6.0, sections 4 and 19
@@ -117,22 +119,8 @@ def _bound(width: int, height: int) -> None:
 
 
 FILE_BYTES_MAX = 256 * 2**20
-_PLAIN_MODES = frozenset({"1", "L", "P", "RGB", "LA", "PA", "RGBA"})
-_GREY_MODES = frozenset({"1", "L", "LA"})
 _DEEP_MODES = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N", "F"})
-_READ_MODES = _PLAIN_MODES | _DEEP_MODES | {"CMYK", "YCbCr", "HSV", "RGBX", "RGBa"}
-_ORIENTATION_TAG = 0x0112
 _COMPARED_SIDE = 128  # pixels per side to which a large JPEG is reduced while decoding
-_TURNS = {  # EXIF 2.32, tag 274: the transformation that brings each orientation upright
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-_LYING = frozenset({5, 6, 7, 8})
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +158,14 @@ def look(content: Content) -> Look:
         return Look(values.shape[1], values.shape[0], values.ndim == 2, transparent=False, digest=digest, depth=depth)
     with opened(content) as image:
         size, animated = image.size, bool(getattr(image, "is_animated", False))
-        of_tiff = _orientation(image) if image.format == "TIFF" else 1  # lost once Pillow has turned the image
+        of_tiff = fitting.turn_of(image) if image.format == "TIFF" else None  # lost once Pillow has turned the image
         image.draft(image.mode, (_COMPARED_SIDE, _COMPARED_SIDE))  # an eighth is enough to compare
         image.load()  # before reading metadata, which would hide the damage
-        turn = 1 if image.format == "TIFF" else _orientation(image)
-        width, height = reversed(size) if turn in _LYING else size
-        if image.mode not in _READ_MODES:
+        turn = None if image.format == "TIFF" else fitting.turn_of(image)
+        width, height = fitting.upright_size(size, turn)
+        if image.mode not in fitting.READ_MODES | _DEEP_MODES:
             raise Unreadable(f"its pixels are of an unsupported kind ({image.mode})")
-        grey = image.mode in _GREY_MODES or image.mode in _DEEP_MODES
+        grey = image.mode in fitting.GREY_MODES or image.mode in _DEEP_MODES
         if image.mode == "P":
             palette = image.convert("RGBA").getcolors(256)
             used = [colour for _, colour in palette or () if isinstance(colour, tuple) and colour[3]]
@@ -190,7 +178,7 @@ def look(content: Content) -> Look:
                 ends = [float(end) * 257 for band in bands for end in band if isinstance(end, int | float)]
                 depth = Depth(COLOUR_LIMITS, min(ends), max(ends), integers=False, colour=True)
             flat = image.convert("RGBA" if transparent else "RGB")
-            compared: np.ndarray[Any, Any] = np.asarray(flat.transpose(_TURNS[turn]) if turn in _TURNS else flat)
+            compared: np.ndarray[Any, Any] = np.asarray(flat if turn is None else flat.transpose(turn))
         else:
             depth, compared = depth_of(numbers), numbers.values
         return Look(
@@ -199,7 +187,7 @@ def look(content: Content) -> Look:
             grey,
             transparent,
             digest=_digest((width, height), compared),
-            turned=turn in _TURNS or of_tiff in _TURNS,
+            turned=turn is not None or of_tiff is not None,
             printed=image.mode == "CMYK",
             animated=animated,
             surplus=getattr(image, "tag_v2", {}).get(_CHANNELS) == 4 and len(image.getbands()) == 3,
@@ -217,37 +205,28 @@ def prepare_image(content: Content, target: Target) -> tuple[str, bytes]:
     content = _decoded(content)
     if not isinstance(content, bytes):
         pixels = eight_bits(content, target.scale) if isinstance(content, Numbers) else content
-        return _fitted_png(Image.fromarray(pixels), target)
+        return _fitted_png(Image.fromarray(pixels), None, target)
     with opened(content) as image:
-        turn = 1 if image.format == "TIFF" else _orientation(image)  # Pillow itself turns a decoded TIFF
+        turn = None if image.format == "TIFF" else fitting.turn_of(image)  # Pillow itself turns a decoded TIFF
         plain = (
             image.format in image_types.taken_suffixes()
-            and turn not in _TURNS
+            and turn is None
             and image.size == (target.width, target.height)
-            and image.mode in (_PLAIN_MODES if target.channels == 3 else ("1", "L"))
+            and image.mode in (fitting.PLAIN_MODES if target.channels == 3 else ("1", "L"))
             and not getattr(image, "is_animated", False)
             and not _is_deep_colour(image, content)
             and not _is_transparent(image)
         )
         if plain:
             return image_types.taken_suffixes()[str(image.format)], content
-        aim = (2 * target.width, 2 * target.height)
-        image.draft(image.mode, aim[::-1] if turn in _LYING else aim)  # decode a large JPEG at reduced size
-        flat = _flat(image, target)
-        return _fitted_png(flat.transpose(_TURNS[turn]) if turn in _TURNS else flat, target)
+        fitting.decode_small(image, (target.width, target.height), turn)
+        return _fitted_png(_flat(image, target), turn, target)
 
 
 def _decoded(content: Content) -> Content:
     if isinstance(content, bytes) and begins_like_dicom(content):
         return read_frame(open_dicom(content))
     return content
-
-
-def _orientation(image: Image.Image) -> int:
-    try:
-        return int(image.getexif().get(_ORIENTATION_TAG, 1))
-    except Exception:  # ignore damaged metadata; the pixels are complete
-        return 1
 
 
 def _numbers(image: Image.Image) -> Numbers | None:
@@ -280,33 +259,21 @@ def _is_deep_colour(image: Image.Image, data: bytes) -> bool:
 
 
 def _is_transparent(image: Image.Image) -> bool:
-    if image.mode not in ("LA", "PA", "RGBA", "RGBa") and "transparency" not in image.info:
-        return False
-    if image.mode in _DEEP_MODES:
+    if image.mode in _DEEP_MODES and "transparency" in image.info:
         return bool((np.asarray(image) == image.info["transparency"]).any())
-    lowest, _ = image.convert("RGBA").getchannel("A").getextrema()
-    return bool(isinstance(lowest, int | float) and lowest < 255)
+    return fitting.is_transparent(image)
 
 
 def _flat(image: Image.Image, target: Target) -> Image.Image:
-    numbers, transparent = _numbers(image), _is_transparent(image)
-    if numbers is not None:
-        bright = eight_bits(numbers, target.scale)
-        clear = np.asarray(image) == image.info["transparency"] if transparent else False
-        return Image.fromarray(np.where(clear, np.uint8(255), bright))
-    if transparent:
-        ground = Image.new("RGBA", image.size, "white")
-        ground.alpha_composite(image.convert("RGBA"))
-        return ground.convert("RGB")
-    return image.convert("L" if image.mode in _GREY_MODES else "RGB")
+    numbers = _numbers(image)
+    if numbers is None:
+        return fitting.flatten(image)
+    bright = eight_bits(numbers, target.scale)
+    clear = np.asarray(image) == image.info["transparency"] if _is_transparent(image) else False
+    return Image.fromarray(np.where(clear, np.uint8(255), bright))
 
 
-def _fitted_png(image: Image.Image, target: Target) -> tuple[str, bytes]:
-    size = (target.width, target.height)
-    if image.size != size:
-        image = ImageOps.fit(image, size, Image.Resampling.LANCZOS)
-    image = image.convert("L" if target.channels == 1 else "RGB")
-    image.info = {}  # no profile, no text, no transparency
+def _fitted_png(flat: Image.Image, turn: Image.Transpose | None, target: Target) -> tuple[str, bytes]:
     file = io.BytesIO()
-    image.save(file, "PNG")
+    fitting.fit(flat, turn, (target.width, target.height), target.channels).save(file, "PNG")
     return ".png", file.getvalue()

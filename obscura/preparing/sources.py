@@ -16,7 +16,6 @@ from obscura.preparing.package import Package
 from obscura.wire.uploads import SubjectId
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]  # (h, w) or (h, w, 3)
-PIXELS_MAX = 80_000_000  # 320 MB decoded; the largest photograph of a full-frame camera has about 60 million
 Content = bytes | Pixels | Numbers
 
 

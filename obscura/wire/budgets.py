@@ -12,6 +12,8 @@ from typing import Literal
 EPSILON_LEAST, EPSILON_MOST = 1e-3, 1e3
 DELTA_LEAST, DELTA_MOST = 1e-30, 0.1
 DELTA_USUAL_MOST = 1e-4  # a larger delta must be confirmed
+PART_PROPOSED = 1 / 3  # of the remaining epsilon, for one training
+PART_CONFIRMED = 1 / 2  # of the remaining epsilon; a higher cost needs a confirmation
 
 Unit = Literal["record", "subject"]  # whose presence the guarantee hides; declared when an account is opened
 UNITS: tuple[Unit, ...] = ("record", "subject")

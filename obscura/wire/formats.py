@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 UploadFormat = Literal["zip", "npz", "idx"]  # `service.ingest.request` maps each to the module that reads it
+# How an image gets the declared size: "exact" refuses other sizes and colours, "crop" fills the size, "pad" adds white.
+UploadFit = Literal["exact", "crop", "pad"]
 UPLOAD_RECORDS_MAX = 2_000_000
 SampleFormat = Literal["imagefolder", "npz", "parquet", "webdataset"]
 

@@ -92,6 +92,38 @@ class BudgetFacts(ApiRecord):
     affordable: bool = Field(description="True if the account could reserve the cost now.")
 
 
+class ExpectedPoint(ApiRecord):
+    """The expected result of a plan at one cost."""
+
+    cost_nano: CostNano
+    epsilon: float = Field(description="The cost, as an epsilon at the account's delta.")
+    band: str | None = Field(description="Expected detail; see the plan's expectation.")
+    accuracy: tuple[float, float] | None = Field(description="Lowest and highest measured accuracy; null: unknown.")
+
+
+class Expectation(ApiRecord):
+    """Expected result of a training with this plan, from declared numbers and published measurements alone."""
+
+    band: str | None = Field(
+        description="Detail of the images: `noise`, `colours`, `outlines`, `shapes` or `detail`; null if unknown for "
+        "this recipe."
+    )
+    recognisable: bool | None = Field(description="True if most objects are recognisable; null if unknown.")
+    accuracy: tuple[float, float] | None = Field(
+        description="Accuracy, on real images, of a small CNN that learned synthetic images: the lowest and highest "
+        "of published measurements on public sets with as many images per class. For a classifier, its own accuracy. "
+        "Null if nothing comparable was measured."
+    )
+    summary: list[str] = Field(
+        description="Sentences for people: the detail, the accuracy, and what reaches the next band of detail."
+    )
+    next_band: str | None = Field(description="The next better band; null if there is none.")
+    next_epsilon: float | None = Field(description="Epsilon that reaches it; null if the account has less left.")
+    next_units: int | None = Field(description="Records, or subjects, that would reach it at this epsilon.")
+    curve: list[ExpectedPoint] = Field(description="Expectations along the remaining budget, at rising costs.")
+    example: str | None = Field(default=None, description="Path of an example image of this band on the service.")
+
+
 class PlanRecord(ApiRecord):
     """Plan and cost of a job, computed from public parameters only."""
 
@@ -108,6 +140,7 @@ class PlanRecord(ApiRecord):
     notes: list[str] = Field(description="Remarks on the plan, for people.")
     config: dict[str, Any] = Field(description="Every option of the recipe, with the value it would have.")
     budget: BudgetFacts = Field(description="The account before and after.")
+    expectation: Expectation = Field(description="Expected result of the training.")
 
 
 class ProgressFacts(ApiRecord):
@@ -163,6 +196,7 @@ class PreviewRecord(OutcomeFacts, DatedRecord):
     balanced_accuracy: float | None = Field(default=None, description="Mean of the classes' accuracies.")
     accuracy_by_class: dict[str, float] | None = Field(default=None, description="Accuracy for each declared class.")
     chance: float | None = Field(description="Accuracy of guessing.")
+    grid_ready: bool = Field(default=False, description="True once the grid of images is ready; accuracy follows.")
     verdict: str | None = Field(description="The forecast in words, with a warning if the noise hides much.")
     notes: list[str] = Field(description="Remarks on the plan, for people.")
     finished_at: Minute | None = Field(description="When it ended; null before.")
@@ -300,7 +334,17 @@ class RecipeRecord(ApiRecord):
     follows: list[str] = Field(
         description="Options with defaults computed from declared numbers and budget. A plan shows the values."
     )
-    options: dict[str, Any] = Field(description="JSON Schema of the `options` of a request.")
+    options: dict[str, Any] = Field(
+        description="JSON Schema of the `options` of a request. `group` names the group in which forms show an option."
+    )
+
+    @property
+    def groups(self) -> dict[str, list[str]]:
+        """Names of the options of each group, in order."""
+        groups: dict[str, list[str]] = {}
+        for name, schema in self.options["properties"].items():
+            groups.setdefault(schema.get("group", ""), []).append(name)
+        return groups
 
 
 class RecipeList(ApiRecord):

@@ -12,6 +12,8 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
+from obscura.wire.budgets import PART_PROPOSED
+
 ABBREVIATIONS: Final = frozenset({"mlp", "cnn", "fid", "is"})
 ADJACENCIES: Final[Mapping[str, str]] = {"add_remove": "add or remove one unit"}
 # Why a training ended before its plan, as the clause after "because".
@@ -53,6 +55,11 @@ def show_epsilon(epsilon: float, *, up: bool) -> str:
         return f"{shown:.0f}"
     text = f"{shown:.{digits}f}".rstrip("0")
     return text + "0" if text.endswith(".") else text
+
+
+def proposed_epsilon(left: float) -> float:
+    """Return the epsilon to propose for a training if `left` is left: PART_PROPOSED of it, in three digits."""
+    return float(show_epsilon(left * PART_PROPOSED, up=False))
 
 
 def show_sure(sure: float) -> str:

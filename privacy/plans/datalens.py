@@ -95,6 +95,7 @@ class TopAggConfig:
 class DataLensConfig(ClassFractionsConfig):
     """Public parameters of one DataLens training. Descriptions contain the paper's letters."""
 
+    groups = (("teachers", "Noise and privacy"), ("images_per_iteration", "Training"))
     drawing_cost = 3e-3
 
     teachers: int = Field(

@@ -10,7 +10,7 @@ from pydantic import Field
 from models.sizes import CLASSIFIER_LAYERS
 from obscura.wire.budgets import UNITS
 from privacy.accounting.filter import Filter
-from privacy.plans.options import EXTRACTOR_NAME, read_options
+from privacy.plans.options import EXTRACTOR_NAME, USUAL, read_options
 from privacy.plans.plan import Plan, PublicFacts, Recipe
 from privacy.plans.private_steps import StepsConfig, check_basis, plan_steps
 
@@ -21,6 +21,8 @@ SCATTER_SIZE_MIN = 8
 
 class DpClassifierConfig(StepsConfig):
     """Public parameters of one classifier."""
+
+    groups = (("architecture", USUAL),)
 
     architecture: Architecture = Field(
         "scatter_linear",

@@ -29,6 +29,8 @@ CENTRAL = "central_images"
 class DpDiffusionConfig(StepsConfig):
     """Public parameters of one diffusion model. `multiplicity` is K, the noise levels of each record in a step."""
 
+    groups = (("features", "Network"), ("central_images", "Warm-up"))
+
     features: int = Field(32, ge=4, le=512, description="Channels of the U-Net at full size.")
     blocks: int = Field(2, ge=1, le=8, description="Residual blocks of the U-Net at each size.")
     patch: int = Field(

@@ -18,6 +18,7 @@ from privacy.plans.private_steps import StepsConfig, check_basis, plan_steps
 class DpGanConfig(StepsConfig):
     """Public parameters of one GAN. The fields of `StepsConfig` apply to the discriminator, `ema` to the generator."""
 
+    groups = (("features", "Generator"),)
     drawing_cost = 4e-4
 
     features: int = Field(64, ge=4, le=512, description="Channels after the discriminator's first convolution.")

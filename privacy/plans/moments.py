@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Set
 from typing import Any, Literal
@@ -17,9 +18,7 @@ from pydantic import Field
 
 from models.sizes import TEXTURE_CELL, texture_size
 from obscura.wire.budgets import UNITS
-from obscura.wire.wording import show_epsilon
-from privacy.accounting.filter import NANO, Filter
-from privacy.accounting.gaussian import gaussian_epsilon
+from privacy.accounting.filter import Filter
 from privacy.plans.dp_classifier import PRESETS as CLASSIFIERS
 from privacy.plans.dp_classifier import SCATTER_SIZE_MIN, DpClassifierConfig
 from privacy.plans.options import ClassFractionsConfig, EvaluationSamples, EvaluationSeed
@@ -48,19 +47,21 @@ _DECLARED = {
     "mirror": "You declare that an image is as likely as its mirror image.",
     "square": "You declare that an image is as likely in all eight rotations and reflections of a square.",
 }
-# What people see in generated images, judged from grids; tests/privacy/plans/test_moments_plan.py has
-# the rows behind each threshold of the signal q. An accuracy cannot replace this: a classifier detects class means in
-# static, but people do not.
+# Bands of detail that people see in generated images, worst first, judged from grids (docs/research/previews.md). They
+# follow from the signal q. An accuracy cannot replace them: a classifier detects class means in static, but people do
+# not.
 _SHAPES_FROM = 250.0  # grey: digits at 286 and clothes at 598 are recognisable
+_DETAIL_FROM = 1500.0  # grey with texture: clothes at 1,598
 _OUTLINES_FROM = 170.0  # colour: pictograms at 176, emoji at 253 and 704; photographs are no better at 9,963
 SEEN: Mapping[str, str] = {
-    "shapes": "The images show shapes: most are recognisable, but edges are soft and small details are missing.",
-    "blurred outlines": "The images show blurred outlines: the light and dark areas of each class, without "
-    "recognisable objects.",
-    "colours and outlines": "The images show colours and outlines: blots with the colours and rough outline of their "
-    "class, without recognisable objects.",
-    "nothing but colour": "The images show nothing but colour: blurred patches, without recognisable objects.",
+    "noise": "Lost in the noise: most of what distinguishes the classes. Expect static, or blurs that look alike.",
+    "colours": "Expect blurred patches in the colours of each class, without recognisable objects.",
+    "outlines": "Expect blurred outlines: the light, dark and coloured areas of each class, without recognisable "
+    "objects.",
+    "shapes": "Expect shapes: most objects are recognisable, but edges are soft and small details are missing.",
+    "detail": "Expect detail: most objects are recognisable, with their edges and texture.",
 }
+_SIGNALS = [1.1**power for power in range(-50, 120)]  # from 0.01 to 90,000
 _UNITS_MAX = 2**40  # units of a class: more than any class has
 _FRACTIONS = ("mean_fraction", "pooled_covariance_fraction", "class_covariance_fraction", "cluster_fraction")
 _FOLLOWS = frozenset((
@@ -71,6 +72,8 @@ _FOLLOWS = frozenset((
 
 class MomentsConfig(ClassFractionsConfig):
     """Public parameters of the class Gaussians (one per class, or a mixture of a few) and of the guide."""
+
+    groups = (("frequencies", "Detail"), ("mean_fraction", "Noise and privacy"), ("guide", "Guide"))
 
     symmetry: Literal["none", "mirror", "square"] = Field(
         "none",
@@ -259,25 +262,53 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     config = config_that_follows(options, mu_of(budget_nano), facts)
     plan = plan_moments(config, privacy_filter, budget_nano, facts)
     share = fraction_above_noise(config, facts, plan.noise_stddev[MEANS] / QUANTISATION)(facts.units_per_class)
-    plan = dataclasses.replace(plan, facts={**plan.facts, "fraction_above_noise": round(share, 3)})
-    if share < VISIBLE:
-        return dataclasses.replace(plan, notes=(_drowned(options, budget_nano, privacy_filter, facts), *plan.notes))
-    q = signal(facts, mu_of(budget_nano * config.start_fraction))
-    if facts.channels == 1:
-        seen = "shapes" if q >= _SHAPES_FROM else "blurred outlines"
-    else:
-        seen = "colours and outlines" if q >= _OUTLINES_FROM else "nothing but colour"
+    q = signal(facts, mu_of(budget_nano))
+    visible = [band for band, least in _visible_bands(options, facts, config).items() if least <= q]
+    seen = visible[-1] if share >= VISIBLE else "noise"
     notes = [SEEN[seen]]
     finest = coefficients_of(config, facts)  # from light to dark in the shortest wave
     pixels = float(min(facts.height / max(1, finest.row.max()), facts.width / max(1, finest.column.max())))
-    if not config.texture and pixels >= COARSE_PIXELS:
+    if seen != "noise" and not config.texture and pixels >= COARSE_PIXELS:
         part = COARSE_PIXELS / pixels / 2
         width, height = (8 * math.ceil(side * part / 8) for side in (facts.width, facts.height))
         notes.append(
             f"The finest detail that is released is about {pixels:.0f} pixels wide at this epsilon, whatever the "
             f"images show. Images of {width} x {height} pixels would show as much, and train faster."
         )
-    return dataclasses.replace(plan, facts={**plan.facts, "expected_detail": seen}, notes=(*notes, *plan.notes))
+    shown = {**plan.facts, "fraction_above_noise": round(share, 3), "expected_detail": seen}
+    return dataclasses.replace(plan, facts=shown, notes=(*notes, *plan.notes))
+
+
+def _visible_bands(options: Mapping[str, Any], facts: PublicFacts, config: MomentsConfig) -> dict[str, float]:
+    """Return the smallest signal of each band that is not lost in the noise, worst first."""
+    part = config.start_fraction**0.5  # a guide takes its share of the signal
+    if facts.channels > 1:
+        return {"colours": 0.0, "outlines": _OUTLINES_FROM / part}
+    with_texture = options.get("texture", True) and _suits_texture(facts)
+    detail = {"detail": _DETAIL_FROM / part} if with_texture else {}
+    return {"outlines": 0.0, "shapes": _SHAPES_FROM / part, **detail}
+
+
+def bands_of(options: Mapping[str, Any], facts: PublicFacts) -> Mapping[str, float]:
+    """Return the smallest signal of each band in SEEN that these options can reach, worst first."""
+    return _bands(tuple(options.items()), facts)
+
+
+@functools.lru_cache(maxsize=256)  # the same at every epsilon
+def _bands(options: tuple[tuple[str, Any], ...], facts: PublicFacts) -> Mapping[str, float]:
+    sensitivity = warm_start_event(MEANS, 1e9).sensitivity / QUANTISATION
+
+    def share(q: float) -> float:
+        mu = q / facts.units_per_class
+        config = config_that_follows(dict(options), mu, facts)
+        noise = sensitivity / (math.sqrt(config.start_fraction * config.mean_fraction) * mu)
+        return fraction_above_noise(config, facts, noise)(facts.units_per_class)
+
+    place = bisect.bisect_left(_SIGNALS, VISIBLE, key=share)
+    if place == len(_SIGNALS):
+        return {"noise": 0.0}
+    visible = _visible_bands(dict(options), facts, config_that_follows(dict(options), 1.0, facts))
+    return {"noise": 0.0, **{band: max(least, _SIGNALS[place]) for band, least in visible.items()}}
 
 
 def plan_moments(config: MomentsConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
@@ -366,37 +397,6 @@ def smallest_class(plan: Plan, facts: PublicFacts) -> int | None:
     return bisect.bisect_left(range(_UNITS_MAX), VISIBLE, lo=1, key=share)
 
 
-def _drowned(options: Mapping[str, Any], budget_nano: int, privacy_filter: Filter, facts: PublicFacts) -> str:
-    """Return a warning with the smallest epsilon and number of units at which the moments are not lost in the noise.
-
-    The warning follows from the public prior of `privacy.plans.warm_start`, not from any image.
-    """
-    sensitivity = warm_start_event(MEANS, 1e9).sensitivity / QUANTISATION
-
-    def share(nano: int, declared: PublicFacts) -> float:
-        config = config_that_follows(options, mu_of(nano), declared)
-        part = config.start_fraction * config.mean_fraction  # a forecast: the plan's own noise is calibrated exactly
-        noise = sensitivity / math.sqrt(part * nano / NANO)
-        return fraction_above_noise(config, declared, noise)(declared.units_per_class)
-
-    def times(factor: float) -> PublicFacts:
-        subjects = None if facts.subjects_declared is None else math.ceil(facts.subjects_declared * factor)
-        records = math.ceil(facts.records_declared * factor)
-        return dataclasses.replace(facts, records_declared=records, subjects_declared=subjects)
-
-    mends = []
-    factors = [1.1**power for power in range(1, 146)]  # steps of a tenth, up to a million
-    place = bisect.bisect_left(factors, VISIBLE, key=lambda factor: share(round(budget_nano * factor), facts))
-    if place < len(factors):
-        epsilon = gaussian_epsilon(mu_of(budget_nano * factors[place]), privacy_filter.delta)
-        mends.append(f"epsilon {show_epsilon(epsilon, up=True)}")
-    place = bisect.bisect_left(factors, VISIBLE, key=lambda factor: share(budget_nano, times(factor)))
-    if place < len(factors):
-        mends.append(f"{times(factors[place]).units_declared:,} {facts.unit}s")
-    warning = "Lost in the noise: most of what distinguishes the classes. Expect static, or blurs that look alike."
-    return f"{warning} About {' or '.join(mends)} would be enough." if mends else warning
-
-
 RECIPE = Recipe(
     name="moments",
     title="Moments",
@@ -409,4 +409,5 @@ RECIPE = Recipe(
     # If the classes' own covariances are missing, the pooled covariance replaces them.
     start=lambda plan: {name: 1 for name in (MEANS, POOLED) if plan.stage(name) is not None},
     smallest_class=smallest_class,
+    bands=bands_of,
 )

@@ -17,6 +17,7 @@ from obscura.wire.texts import FRACTIONS_TEXT_MAX, read_class_fractions
 from obscura.wire.wording import values_in_words
 from privacy.errors import InvalidParameter
 
+USUAL = "Usual"  # group of options that people change first
 PUBLIC_DATASET_OPTIONS = ("anchors_dataset_id", "public_dataset_id")  # at most one per recipe
 EXTRACTOR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # used as a file name, so no dot and no slash
 EvaluationSamples = Annotated[
@@ -34,6 +35,8 @@ class RecipeConfig(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    # The group that begins with an option and contains the next options, until another group begins. Forms show groups.
+    groups: ClassVar[Sequence[tuple[str, str]]] = (("class_fractions", USUAL), ("evaluation_samples", "Evaluation"))
     # The purpose of the public dataset's images, in words for a card.
     public_images_serve: ClassVar[str] = "from which the gradient's basis was computed"
     drawing_cost: ClassVar[float] = 1e-3  # `drawing_seconds` unless options change it
@@ -139,9 +142,13 @@ def read_options(kind: type[C], options: Mapping[str, Any], presets: Mapping[str
 
 @cache
 def option_schemas(kind: type[RecipeConfig]) -> dict[str, dict[str, Any]]:
-    """Return the JSON Schema of each option of a configuration class."""
-    schemas = kind.model_json_schema()["properties"]
-    return {name: {key: value for key, value in schema.items() if key != "title"} for name, schema in schemas.items()}
+    """Return the JSON Schema of each option of a configuration class, with its group."""
+    groups = dict(pair for each in reversed(kind.__mro__) for pair in vars(each).get("groups", ()))
+    group, schemas = USUAL, {}
+    for name, schema in kind.model_json_schema()["properties"].items():
+        group = groups.get(name, group)
+        schemas[name] = {**{key: value for key, value in schema.items() if key != "title"}, "group": group}
+    return schemas
 
 
 def _refusal(kind: type[RecipeConfig], error: ValidationError) -> InvalidParameter:

@@ -12,7 +12,7 @@ from obscura.wire.budgets import UNIT_WORDS, UNITS, Unit
 from privacy.accounting.events import Event, event_from_json
 from privacy.accounting.filter import NANO, Filter
 from privacy.errors import BudgetExceeded, EventRefused, InvalidParameter
-from privacy.plans.options import RecipeConfig, option_schemas
+from privacy.plans.options import USUAL, RecipeConfig, option_schemas
 
 Published = Literal["generator", "histogram", "classifier"]
 GENERATOR_NOTES = (
@@ -210,6 +210,8 @@ class Recipe:
         start: maps a plan to numbers of releases by stage name. Before these, nothing useful can be published.
         smallest_class: maps a plan and facts to the number of units that a class needs to stand out from the noise;
             None if unknown or impossible.
+        bands: maps options and facts to the smallest signal (`privacy.plans.warm_start.signal`) of each band of detail,
+            worst first; empty if unknown.
     """
 
     name: str
@@ -224,6 +226,7 @@ class Recipe:
     follows: frozenset[str] = frozenset()
     start: Callable[[Plan], Mapping[str, int]] = lambda plan: {plan.stages[0].name: 1}
     smallest_class: Callable[[Plan, PublicFacts], int | None] = lambda _plan, _facts: None
+    bands: Callable[[Mapping[str, Any], PublicFacts], Mapping[str, float]] = lambda _options, _facts: {}
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -237,7 +240,7 @@ class Recipe:
         if self.presets:
             named = {"enum": list(self.presets), "type": "string", "default": next(iter(self.presets))}
             words = "Named set of option values; options that you state override it."
-            properties["preset"] = {**named, "description": words}
+            properties["preset"] = {**named, "description": words, "group": USUAL}
         defaults = self.defaults
         properties |= {name: {**it, "default": defaults[name]} for name, it in option_schemas(self.config).items()}
         return {"type": "object", "properties": properties, "additionalProperties": False}

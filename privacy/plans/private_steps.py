@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Literal, get_args
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import Field
 
@@ -56,6 +57,8 @@ class FreezeSchedule:
 
 class StepsConfig(ClassFractionsConfig):
     """Public parameters of the private steps. Descriptions contain the papers' letters."""
+
+    groups: ClassVar[Sequence[tuple[str, str]]] = (("clip", "Noise and privacy"), ("learning_rate", "Training"))
 
     estimator: EstimatorName = Field(
         "dpsgd",

@@ -29,6 +29,7 @@ _VOTES_OVER_NOISE = 3.0  # average votes of a choice, over the noise; see docs/r
 class SelectPublicConfig(ClassFractionsConfig):
     """Public parameters of one selection."""
 
+    groups = (("choices", "Noise and privacy"), ("mirror", "Images"))
     public_images_serve = "which this release shows: private records only decided how often each one is used"
 
     public_dataset_id: str = Field(

@@ -26,14 +26,15 @@ from obscura.wire.words import Outcome
 from service.api.limits import client_address
 from service.api.middleware import NOT_ANSWERED, Middleware, caller_of, method_of, route_of
 from service.api.problems import problem_response
+from service.api.uploading import PARTS_PATH
 from service.background import Background
 from service.db.session import SessionFactory, transaction
 from service.identity import recording
 from service.identity.recording import AuditLogUnavailable, Event, Recorder
 from service.settings import Settings
 
-# Routes without private data that proxies request every few seconds, or browsers with every page.
-UNLOGGED = ("/v1/health/", "/v1/openapi.json", "/static/", "/reference", "/docs")
+# Routes without private data that proxies request every few seconds, or browsers with every page; parts of uploads.
+UNLOGGED = (PARTS_PATH, "/v1/health/", "/v1/openapi.json", "/static/", "/reference", "/docs")
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from structlog.contextvars import bound_contextvars
 
 from service.api.limits import client_address
 from service.api.problems import SECURITY_HEADERS, problem_response
-from service.api.uploading import content_length
+from service.api.uploading import PARTS_PATH, content_length
 from service.errors import TooLarge
 from service.identity.access import Principal
 from service.logs import get_logger
@@ -114,8 +114,10 @@ class Traffic(Middleware):
             raise
         finally:
             method, route = method_of(scope), route_of(scope)
-            self.count(method, route, status, seconds)
-            if self.logged:
+            shown = route != PARTS_PATH
+            if shown:
+                self.count(method, route, status, seconds)
+            if shown and self.logged:
                 caller = caller_of(scope)
                 key_id = caller and caller.id
                 get_logger(__name__).info("request", method=method, route=route, status=status, key_id=key_id)

@@ -24,6 +24,9 @@ _RECIPE = next(recipe for recipe in RECIPES.values() if recipe.presets)
 # By field or parameter; `Schema.field` applies to one schema only.
 EXAMPLES: dict[str, Any] = {
     "accuracy": {"cnn": 0.78, "mlp": 0.71},
+    "Expectation.accuracy": [0.79, 0.96],
+    "Expectation.summary": ["Expect shapes: most objects are recognisable."],
+    "ExpectedPoint.accuracy": [0.79, 0.96],
     "accuracy_by_class": {"cat": 0.81, "dog": 0.75},
     "accuracy_real": 0.9,
     "accuracy_warm_start_only": {"cnn": 0.71},

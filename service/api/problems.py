@@ -50,7 +50,7 @@ _BY_STATUS = {
         *("account_closed", "account_frozen", "arming_stopped", "conflict", "hold_exhausted", "insufficient_budget"),
         *("job_failed", "pending", "quota_exceeded", "stale_attempt"),
     ),
-    410: ("sample_removed",),
+    410: ("sample_removed", "upload_lost"),
     413: ("too_large",),
     415: ("unsupported_media_type",),
     416: ("range_not_satisfiable",),

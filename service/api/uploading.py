@@ -20,6 +20,9 @@ from service.identity.access import Principal
 BLOCK_BYTES = 2**20  # passed to the worker thread at once, because thread switches are slow
 DRAINED_BYTES_MAX = 4 * 2**20  # of a rejected body, so that a client can finish sending a small body and read the error
 DRAIN_SECONDS_MAX = 1.0
+# Route of the parts of an upload. Their number and times depend on private images, so they are neither logged nor
+# counted; the request that ends the upload is.
+PARTS_PATH = "/uploads"
 
 
 @dataclass(frozen=True)
@@ -95,14 +98,22 @@ class Body:
 
 
 @contextmanager
+def take_slot(slots: Slots[UploadLimits], caller: Principal) -> Iterator[None]:
+    """Take one of the slots for uploads inside the `with` block."""
+    slots.take(caller.id, caller.project_id)
+    try:
+        yield
+    finally:
+        slots.give_back(caller.id, caller.project_id)
+
+
+@contextmanager
 def take_body(request: Request, slots: Slots[UploadLimits], caller: Principal) -> Iterator[Body]:
     """Take a slot while the body of an upload is read, and drain the body after an error."""
     body = Body(request, slots.limits)
-    slots.take(caller.id, caller.project_id)
-    try:
-        yield body
-    except BaseException:
-        body.drain()
-        raise
-    finally:
-        slots.give_back(caller.id, caller.project_id)
+    with take_slot(slots, caller):
+        try:
+            yield body
+        except BaseException:
+            body.drain()
+            raise

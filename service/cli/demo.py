@@ -29,10 +29,10 @@ from obscura.client import Client, Release
 from obscura.client.contents import require_room
 from obscura.client.local_service import LocalService, running_at
 from obscura.preparing import Choices, Package, prepare
+from obscura.wire.budgets import usual_delta
 from obscura.wire.job_schemas import PlanRecord
 from obscura.wire.wording import show_percent, show_words
 
-EPSILON, LIMIT = 1.0, 1.5  # per training, and for the account: two trainings of 1 cost 1.47 at delta 1e-5
 TEACHERS = "datalens"
 TEACHER_OPTIONS: dict[str, Any] = {"images": 750}  # a third of the votes, to keep the demo short
 COUNT = 2000
@@ -63,14 +63,16 @@ socket.setdefaulttimeout({CONNECT_SECONDS_MAX})
 from torchvision.datasets import FashionMNIST
 FashionMNIST(sys.argv[1], download=True)  # checks MD5 sums
 """
-# A fixed split: every fifth image is public and used for evaluation.
+# A fixed split: every fifth image is public and used for evaluation. Enlarged, because 8 x 8 pixels look like noise.
 _DIGITS = """
 import sys
 from pathlib import Path
 import numpy as np
+from PIL import Image
 from sklearn.datasets import load_digits
 digits = load_digits()
-images = np.round(digits.images * (255 / 16)).astype(np.uint8)
+small = np.round(digits.images * (255 / 16)).astype(np.uint8)
+images = np.stack([np.asarray(Image.fromarray(each).resize((16, 16), Image.Resampling.BICUBIC)) for each in small])
 public = np.arange(len(images)) % 5 == 0
 for name, chosen in (("digits", ~public), ("test", public)):
     np.savez(Path(sys.argv[1]) / f"{name}.npz", images=images[chosen], labels=digits.target[chosen].astype(np.int64))
@@ -89,8 +91,13 @@ class DemoImages:
     public: Package
     private_at_most: int
     public_at_most: int
-    delta: float  # of the account; at most 1 / records
+    epsilon: float  # of each training, a third of the account's: at this size, people recognise the images
     options: dict[str, Any]  # of the recipe
+
+    @property
+    def delta(self) -> float:
+        """The delta of the account."""
+        return usual_delta(self.private_at_most)
 
 
 def run_demo(
@@ -140,20 +147,20 @@ def run_demo(
         walk = Onboarding(
             client, output, found.folder, found.private, found.flags, program, later, options=found.options
         )
-        account = walk.account(LIMIT, found.delta)
+        account = walk.account(3 * found.epsilon, found.delta)
         dataset = walk.declare(account, found.private_at_most)
-        first_plan = walk.plan(dataset, account, EPSILON)
+        first_plan = walk.plan(dataset, account, found.epsilon)
         walk.send(dataset)
         done("ingest")
-        first = walk.train(dataset, EPSILON)
+        first = walk.train(dataset, found.epsilon)
         done("first_job")
         sample = walk.draw(first, count, out / "synthetic")
         download = sample.download(out / "synthetic-images.zip")  # its SHA-256 is checked
         done("sample")
         output.notice("\nNow the main job: teachers on shards of the same images vote on the images of a generator.")
         taught = dataclasses.replace(walk, recipe=TEACHERS, options={**found.options, **teacher_options})
-        plan = taught.plan(dataset, account.refresh(), EPSILON)
-        release = taught.train(dataset, EPSILON)
+        plan = taught.plan(dataset, account.refresh(), found.epsilon)
+        release = taught.train(dataset, found.epsilon)
         done("job")
         first, release = _measured(walk, found, (first, release))
         done("evaluation")
@@ -165,7 +172,7 @@ def run_demo(
             "report": str(release.save_report(out / "report.html")),
             "privacy_card": str(out / "privacy_card.json"),
         }
-        balance = client.account(account.id).balance
+        balance = client.accounts.get(account.id).balance
         summary = {
             "dataset": found.name,
             "dataset_source": found.source,
@@ -253,12 +260,13 @@ def find_images(
                     public=prepare(folder, Choices(split="t10k", classes=FASHION_CLASSES)),
                     private_at_most=60_000,
                     public_at_most=10_000,
-                    delta=1e-5,
+                    epsilon=1.0,
                     options=dict(FASHION_OPTIONS),
                 )
         if wanted == "fashion-mnist":
             raise CliError("Fashion-MNIST was found neither here, nor in Debian's archive, nor by torchvision.")
-        say("Fashion-MNIST was not found; falling back to scikit-learn's bundled digits (1,797 real 8 x 8 images).")
+        say("Fashion-MNIST was not found; falling back to scikit-learn's bundled digits (1,797 real images).")
+    say("These digits are public. So few need epsilon 10 to be recognisable; for people, use more images instead.")
     folder = cache / "digits"
     folder.mkdir(parents=True, exist_ok=True)
     _run([sys.executable, "-c", _DIGITS, str(folder)], DIGITS_SECONDS_MAX)
@@ -273,7 +281,7 @@ def find_images(
         public=prepare(folder / "test.npz"),
         private_at_most=1500,
         public_at_most=400,
-        delta=1e-4,
+        epsilon=10.0,
         options=dict(DIGITS_OPTIONS),
     )
 

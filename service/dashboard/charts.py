@@ -1,12 +1,13 @@
-"""Charts as coordinates for templates: an account's spending, and accuracies by cost."""
+"""Charts as coordinates for templates: an account's spending, accuracies by cost, and a plan's expectation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+from obscura.wire.job_schemas import PlanRecord
 from service.views.accounts import JobCost
 
 WIDTH, HEIGHT = 640, 200
@@ -100,4 +101,43 @@ def accuracy_chart(points: Sequence[Point], classes: int) -> AccuracyChart | Non
         dots=tuple(dots),
         costs=tuple((cost, x(cost)) for cost in (0.0, most / 2, most)),
         chance=_y(1 / classes),
+    )
+
+
+@dataclass(frozen=True)
+class PlanChart(Chart):
+    """Expected detail and accuracy of a plan, by the part of the remaining budget that it spends."""
+
+    zones: tuple[tuple[str, float, float], ...]  # band, left edge and width
+    accuracies: str  # area between the lowest and the highest measured accuracy; empty if there are fewer than two
+    here: float  # position of the plan's cost
+    marks: tuple[tuple[float, float, float], ...]  # part of the lifetime budget, epsilon and position
+    height: int
+    bottom: int
+
+
+def plan_chart(plan: PlanRecord, left_fraction: float) -> PlanChart | None:
+    """Return the chart of a plan's expectation; None if nothing is known about any cost."""
+    curve, left_nano = plan.expectation.curve, plan.budget.left_nano
+    if not any(point.band or point.accuracy for point in curve):
+        return None
+
+    def x(nano: int) -> float:
+        return round(LEFT + (WIDTH - LEFT - RIGHT) * min(nano / left_nano, 1.0), 1)
+
+    starts = {point.band: x(point.cost_nano) for point in reversed(curve) if point.band}  # the first point of each band
+    zones = zip(
+        sorted(starts, key=starts.__getitem__), pairwise([*sorted(starts.values()), WIDTH - RIGHT]), strict=True
+    )
+    known = [(x(point.cost_nano), point.accuracy) for point in curve if point.accuracy is not None]
+    edge = [f"{at} {_y(low)}" for at, (low, _) in known] + [f"{at} {_y(high)}" for at, (_, high) in reversed(known)]
+    marked = [min(curve, key=lambda point: abs(point.cost_nano - left_nano * third / 3)) for third in (1, 2, 3)]
+    height = HEIGHT if len(known) > 1 else TOP + 2 * BOTTOM  # without accuracies, only the zones
+    return PlanChart(
+        zones=tuple((band, at, round(end - at, 1)) for band, (at, end) in zones),
+        accuracies=f"M{' L'.join(edge)} Z" if len(known) > 1 else "",
+        here=x(plan.cost_nano),
+        marks=tuple((left_fraction * p.cost_nano / left_nano, p.epsilon, x(p.cost_nano)) for p in marked),
+        height=height,
+        bottom=height - BOTTOM,
     )

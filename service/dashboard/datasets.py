@@ -1,39 +1,36 @@
-"""Pages about datasets, and the route that the upload page's script uses."""
+"""Pages about datasets, and the routes by which their script uploads images in parts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from sqlalchemy import or_, select
-from sqlalchemy.exc import SQLAlchemyError
 
+from obscura import image_types
+from obscura.wire.formats import UploadFit, UploadFormat
+from service import disk
 from service.api import deps, middleware, uploading
-from service.api.deps import Running
+from service.api.deps import Running, Service
 from service.dashboard.access import Reader, find_viewer
 from service.dashboard.forms import STATES, Filtered, read_declaration
 from service.dashboard.pages import PageRoute, page
 from service.dashboard.releases import tradeoff
-from service.datasets import deletion, reading, receiving, states, vault
+from service.datasets import deletion, parts, reading, receiving, vault
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.ledger_tables import Account
 from service.db.session import transaction
-from service.errors import InvalidInput, ObscuraError
-from service.identity.access import Scope, find, visible
-from service.ingest.request import FORMATS
-from service.logs import get_logger
+from service.errors import InvalidInput, TooLarge
+from service.identity.access import Principal, Scope, find, visible
+from service.ingest.request import FORMATS, IngestLimits
 from service.views import ROWS_MAX, jobs, newest, releases
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 DATASETS_A_PAGE = 30
 RECENT_JOBS = 6
-FIELDS_BYTES_MAX = 16 * 1024
-_FIELDS = TypeAdapter(dict[str, str])
 
 
 @router.get("/datasets")
@@ -51,35 +48,85 @@ def new_dataset(request: Request, service: Running, account: Annotated[str, Quer
     with transaction(service.factory, read_only=True) as session:
         choices = visible(session, Account, select(Account.id, Account.name, Account.unit))
         accounts = session.execute(choices.where(~Account.closed).limit(ROWS_MAX)).all()
-    upload_max = service.settings.upload_bytes_max
-    return page(request, "dataset_new.html", account_id=account, accounts=accounts, upload_max=upload_max)
+    return page(request, "dataset_new.html", account_id=account, accounts=accounts, **_limits(service))
 
 
-@router.post("/datasets/new")
-@middleware.body_limit(None)
-def declare_and_upload(request: Request, service: Running, viewer: Reader) -> Response:
-    """Declare a dataset and receive its file. Atomic. The body is one line of JSON, then the file."""
+class UploadForm(BaseModel, extra="forbid"):
+    """The form of an upload: the declaration's fields as text, and how to read the file."""
+
+    upload: str = Field("", max_length=64)  # the secret that `begin_upload` has returned
+    file_bytes: int = Field(0, ge=0)
+    format: UploadFormat = "zip"
+    fit: UploadFit = "crop"
+    fields: dict[str, str] = {}
+
+
+async def _read_form(request: Request) -> UploadForm:
+    try:
+        return UploadForm.model_validate_json(await request.body())
+    except ValidationError:
+        raise InvalidInput("The form of this upload is malformed. Reload the page and try again.") from None
+
+
+def _find_sender(request: Request, viewer: Reader) -> Principal:
+    """Return the caller, who may upload and has sent the request from one of our pages."""
     deps.require_same_origin(request)
     caller = viewer.require(Scope.DATA)
     deps.require_token(request.headers.get(deps.FORM_TOKEN, ""), viewer.form_token)
-    settings, announced = service.settings, uploading.content_length(request.headers)
-    with uploading.take_body(request, service.uploads, caller) as body:
-        fields, line_bytes, blocks = _read_fields(body.blocks())
-        with transaction(service.factory) as session:
-            dataset_id = states.declare(session, settings, read_declaration(fields), now=service.clock()).id
-        try:
-            context = vault.DatasetContext(settings, service.factory, service.clock)
-            file_bytes = None if announced is None else announced - line_bytes
-            sent = reading.Sent(blocks, fields.get("format", ""), file_bytes)
-            received = receiving.receive(context, dataset_id, sent, by=caller.id)
-        except BaseException:
-            try:
-                deletion.delete(settings, service.factory, dataset_id, cancel_jobs=True, now=service.clock())
-            except (ObscuraError, SQLAlchemyError, OSError) as error:
-                name = type(error).__name__
-                get_logger(__name__).error("declaration_not_removed", dataset_id=dataset_id, error=name)
-            raise
-    return JSONResponse(releases.dataset_record(received).model_dump(mode="json"), status_code=201)
+    return caller
+
+
+Sender = Annotated[Principal, Depends(_find_sender)]
+Form = Annotated[UploadForm, Depends(_read_form)]
+Secret = Annotated[str, Header(alias="X-Upload", max_length=64)]
+
+
+@router.post(uploading.PARTS_PATH)
+@middleware.body_limit(middleware.LARGE_BODY_BYTES_MAX)
+def begin_upload(service: Running, caller: Sender, form: Form) -> Response:
+    """Begin an upload in parts: check the form, without the database, before anything is sent."""
+    limit = service.settings.upload_bytes_max
+    if form.fields:
+        read_declaration(form.fields)
+    if form.file_bytes > limit:
+        raise TooLarge("This file", limit, form.file_bytes)
+    disk.require_room(service.settings)
+    return JSONResponse({"upload": parts.begin(service.settings, caller.id, caller.project_id)})
+
+
+@router.put(uploading.PARTS_PATH)
+@middleware.body_limit(None)
+def put_part(
+    request: Request, service: Running, caller: Sender, offset: Annotated[int, Query(ge=0)], upload: Secret
+) -> Response:
+    """Receive a part. An empty one only returns how many bytes have been received."""
+    settings = service.settings
+    with (
+        uploading.take_body(request, service.uploads, caller) as body,
+        parts.opened(settings, upload, caller.id, caller.project_id) as sent,
+    ):
+        disk.require_room(settings)
+        received = sent.append(offset, body.blocks(), bytes_max=settings.upload_bytes_max)
+    return JSONResponse({"received": received})
+
+
+@router.post("/datasets/{dataset_id}")
+@middleware.body_limit(middleware.LARGE_BODY_BYTES_MAX)
+def receive_upload(service: Running, caller: Sender, dataset_id: str, form: Form) -> Response:
+    """Receive the parts of an upload for a declared dataset; for "new", also declare it, atomically."""
+    settings = service.settings
+    if dataset_id != "new":
+        with transaction(service.factory, read_only=True) as session:
+            find(session, Dataset, dataset_id)
+    declared = read_declaration(form.fields) if dataset_id == "new" else dataset_id
+    context = vault.DatasetContext(settings, service.factory, service.clock)
+    with (
+        uploading.take_slot(service.uploads, caller),
+        parts.opened(settings, form.upload, caller.id, caller.project_id) as upload,
+    ):
+        sent = reading.Sent(upload.blocks(), form.format, fit=form.fit)
+        received = receiving.receive_parts(context, upload, sent, declared, by=caller.id)
+    return JSONResponse(releases.dataset_record(received).model_dump(mode="json"))
 
 
 @router.get("/datasets/{dataset_id}")
@@ -93,24 +140,13 @@ def dataset(request: Request, service: Running, dataset_id: str) -> HTMLResponse
             "jobs": jobs.page(session, service.clock(), using, limit=RECENT_JOBS, in_total=True)[0],
             "needing": deletion.jobs_needing(session, dataset_id),
             "formats": FORMATS,
-            "upload_max": service.settings.upload_bytes_max,
         }
         values |= tradeoff(session, values["dataset"])
-    return page(request, "dataset.html", **values)
+    return page(request, "dataset.html", **values, **_limits(service))
 
 
-def _read_fields(blocks: Iterator[bytes]) -> tuple[dict[str, str], int, Iterator[bytes]]:
-    """Return the fields in the first line of an upload, the length of this line, and the rest of the upload."""
-    head = b""
-    for block in blocks:
-        head += block
-        line, newline, rest = head.partition(b"\n")
-        if len(line) > FIELDS_BYTES_MAX:
-            break
-        if newline:
-            try:
-                return _FIELDS.validate_json(line), len(line) + 1, chain([rest], blocks)
-            except ValidationError:
-                message = "The first line of the upload must be a JSON object whose values are strings."
-                raise InvalidInput(message) from None
-    raise InvalidInput(f"An upload must start with a line of JSON of at most {FIELDS_BYTES_MAX:,} bytes.")
+def _limits(service: Service) -> dict[str, Any]:
+    """Return the limits that the script of uploads checks: bytes, and suffixes of images."""
+    suffixes = [suffix for kind in image_types.TYPES if kind.size is not None for suffix in kind.suffixes]
+    entry_bytes, file_bytes = IngestLimits().entry_bytes_max, service.settings.upload_bytes_max
+    return {"limits": {"file": file_bytes, "part": parts.PART_BYTES_MAX, "entry": entry_bytes, "suffixes": suffixes}}

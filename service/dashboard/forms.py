@@ -61,6 +61,7 @@ def read_declaration(form: Mapping[str, str]) -> DatasetRequest:
     fields: dict[str, Any] = {name: form.get(name, "").strip() for name in DatasetRequest.model_fields}
     if not fields["account_id"]:
         raise FieldsRefused({"account_id": "Choose the account that protects the images."})
+    fields["height"] = fields["height"] or fields["width"]  # square
     public = fields["account_id"] == "public"  # the option for public datasets, instead of an account
     fields |= {"visibility": "public", "account_id": None} if public else {"visibility": "private"}
     classes = [name.strip() for name in re.split(r"[,\n]", form.get("classes", "")) if name.strip()]

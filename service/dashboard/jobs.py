@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
 from itertools import zip_longest
 from typing import Annotated, Any
@@ -15,6 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from obscura.wire import texts, wording
+from obscura.wire.budgets import PART_CONFIRMED
 from obscura.wire.job_schemas import JobRequest, PreviewRequest, SweepRequest
 from obscura.wire.words import TRAIN, DatasetState, Visibility
 from privacy.errors import PrivacyError
@@ -26,7 +26,7 @@ from service.api.routes.jobs import stream_events
 from service.api.routes.orders import image_endpoint
 from service.dashboard import forms, pages
 from service.dashboard.access import Reader, Viewer, find_viewer
-from service.dashboard.charts import Point, accuracy_chart
+from service.dashboard.charts import Point, accuracy_chart, plan_chart
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.db.session import transaction
@@ -37,9 +37,6 @@ from service.views import jobs as views
 router = APIRouter(route_class=pages.PageRoute, dependencies=[Depends(find_viewer)])
 JOBS_A_PAGE = 25
 FREE_RELEASES = 3  # offered if no budget is left
-PART_PREFILLED = 1 / 3  # of the remaining epsilon
-PART_CONFIRMED = 1 / 2  # of the remaining epsilon; a higher price needs a confirmation
-EPSILON_STEP = 0.05  # of the slider
 CHOICES_MAX = 50  # options per field
 GRIDS_SHOWN = 3  # number of form rows for options with several values
 NAME_MAX = 100
@@ -161,16 +158,15 @@ def plan_page(request: Request, service: Running, chosen: Chosen) -> HTMLRespons
     viewer: Viewer = request.state.viewer
     if not viewer.may("train"):
         chosen = chosen.model_copy(update=NO_GRIDS)  # planning a sweep is slow: only for viewers who may start one
-    values: dict[str, Any] = dict.fromkeys(("plan", "most", "free", "payer", "sweep", "part")) | {"public": []}
+    values: dict[str, Any] = {"public": []}
+    values |= dict.fromkeys(("plan", "most", "free", "payer", "sweep", "part", "chart", "steps"))
     with transaction(service.factory, read_only=True) as session:
         names = _names(session, chosen.dataset)
         if names:
             dataset = find(session, Dataset, chosen.dataset or next(iter(names)))
             payer = accounts.read(session, str(dataset.account_id))
             most = 0.0 if payer.balance is None else payer.balance.affordable_epsilon
-            part = PART_PREFILLED * most  # rounded down to a slider step, or to three digits if below one step
-            part = math.floor(part / EPSILON_STEP) * EPSILON_STEP if part >= EPSILON_STEP else part
-            prefilled = wording.show_epsilon(part, up=False) if most > 0 else "1"
+            prefilled = f"{wording.proposed_epsilon(most):g}" if most > 0 else "1"
             chosen = chosen.model_copy(update={"dataset": dataset.id, "epsilon": chosen.epsilon or prefilled})
             if not price_alone:  # the price is requested at every slider step
                 values["public"] = releases.evaluable_like(session, releases.dataset_record(dataset))
@@ -186,8 +182,12 @@ def plan_page(request: Request, service: Running, chosen: Chosen) -> HTMLRespons
                         values["plan"] = plans.plan(session, service.settings, chosen.body(JobRequest))
                     values |= {"command": chosen.command(), "part": values["sweep"] or values["plan"]}
                     values["bodies"] = chosen.bodies()
+                    if planned := values["plan"]:
+                        values["chart"] = plan_chart(planned, payer.balance.left_fraction)
                 except (errors.ObscuraError, PrivacyError) as error:
                     wrong, message = forms.problems_of(error)
+                trials = len(values["sweep"].trials) if values["sweep"] else 1
+                values["steps"] = plans.slider_epsilons(session, payer.id, trials)
     tried = [line.partition("=")[::2] for line in chosen.grids]
     places = {option: f"values-{number}" for number, (option, _) in enumerate(tried, start=1)}
     places["trials"] = places.pop(texts.EPSILON, "grids")  # for a trial, the schema validates only epsilon

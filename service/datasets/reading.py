@@ -22,7 +22,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from obscura.image_types import PIXELS_MAX
 from obscura.private_files import make_private_folder
+from obscura.wire.formats import UploadFit
 from obscura.wire.uploads import Fault
 from service.datasets.fingerprints import Fingerprints, fingerprint, recognise
 from service.datasets.vault import (
@@ -66,12 +68,13 @@ class UploadsStopped(ObscuraError):
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A request to upload: the body in blocks, the format, and the announced length, if any."""
+    """A request to upload: the body in blocks, the format, how images are fitted, and the announced length, if any."""
 
     blocks: Iterator[bytes]
     format: str
     announced_bytes: int | None = None
     subjects_key_check: str | None = None
+    fit: UploadFit = "exact"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,7 @@ def staged(context: DatasetContext, dataset: Dataset, sent: Sent) -> Iterator[Co
     Exceptions raised by the body (`sent.blocks`) propagate.
     """
     key = key_of(dataset.id)
-    request = _request(context.settings, dataset, sent.format)
+    request = _request(context.settings, dataset, sent)
     secret = secret_of_fingerprints(context.settings)
     storage = context.vault.storage
     with ExitStack() as stack:
@@ -130,7 +133,7 @@ def sweep(settings: Settings, live: Callable[[], Set[tuple[str, int]]]) -> int:
             listing the files, because an upload is in the database before it has files.
     """
     storage = Vault.of(settings).storage
-    sent = {path.name: path for path in settings.quarantine_path.glob("*")}
+    sent = {path.name: path for path in settings.quarantine_path.glob("*") if not path.is_dir()}  # not `parts`
     # Staging folders of withdrawals have one more dot in their names, and are removed with the withdrawal.
     names = (name for name in storage.list("datasets") if name.endswith(UNFINISHED) and name.count(".") == STAGED_DOTS)
     unfinished = {name.removesuffix(UNFINISHED): f"datasets/{name}" for name in names}
@@ -142,13 +145,13 @@ def sweep(settings: Settings, live: Callable[[], Set[tuple[str, int]]]) -> int:
     return len(sent.keys() - kept) + len(unfinished.keys() - kept)
 
 
-def _request(settings: Settings, dataset: Dataset, format: str) -> IngestRequest:
+def _request(settings: Settings, dataset: Dataset, sent: Sent) -> IngestRequest:
     limits = IngestLimits(
         upload_bytes_max=settings.upload_bytes_max,
         records_max=settings.images_max,
         entries_max=settings.images_max * (1 if dataset.subjects_declared is None else 2) + 2 * settings.classes_max,
         decoded_bytes_max=settings.decoded_bytes_max,
-        pixels_max=settings.pixels_max,
+        pixels_max=settings.pixels_max if sent.fit == "exact" else PIXELS_MAX,
         memory_bytes_max=settings.ingest_memory_bytes_max,
         seconds_max=settings.ingest_seconds_max,
     )
@@ -163,7 +166,8 @@ def _request(settings: Settings, dataset: Dataset, format: str) -> IngestRequest
         subjects_recognised=dataset.subjects_recognised,
         source=settings.quarantine_path / f"{dataset.id}.{dataset.upload_attempt}",
         target=Path(),  # set after staging
-        format=format_named(format).name,
+        format=format_named(sent.format).name,
+        fit=sent.fit,
         limits=limits,
         source_key=new_key(),
         target_key=new_key(),

@@ -13,13 +13,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from sqlalchemy import select
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
+from obscura.wire.schemas import DatasetRequest
 from obscura.wire.words import DatasetState
 from service import quotas
-from service.datasets import fingerprints, reading, states, withdrawal
+from service.datasets import deletion, fingerprints, parts, reading, states, withdrawal
+from service.datasets.parts import Parts
 from service.datasets.vault import DatasetContext, Vault
 from service.db.dataset_tables import Dataset
 from service.db.ledger_tables import Account
@@ -85,6 +88,47 @@ def receive(
         raise
     _journal(context.vault, dataset, sent.subjects_key_check or "")
     return withdrawal.left_out(context, dataset)
+
+
+def receive_parts(
+    context: DatasetContext, upload: Parts, sent: reading.Sent, declared: DatasetRequest | str, *, by: str
+) -> Dataset:
+    """Receive an upload that has arrived in parts. Idempotent.
+
+    After a rejection, neither the parts nor a declaration by this upload remain. A failure of the service keeps the
+    parts, so that the request can be repeated.
+
+    Args:
+        declared: id of a declared dataset, or the declaration of a new one.
+    """
+    remove = partial(deletion.delete, context.settings, context.factory, cancel_jobs=True, now=context.clock())
+    if upload.dataset_id is not None:  # the answer was lost, or a process has died
+        with transaction(context.factory, read_only=True) as session:
+            earlier = session.get(Dataset, upload.dataset_id)
+        if earlier is not None and earlier.state in (DatasetState.READY, DatasetState.WITHDRAWING):
+            return earlier
+        if earlier is not None:
+            remove(earlier.id)
+    dataset_id = declared if isinstance(declared, str) else ""
+    if not isinstance(declared, str):
+        with transaction(context.factory) as session:
+            dataset_id = states.declare(session, context.settings, declared, now=context.clock()).id
+            upload.note(dataset_id)  # before the commit
+    try:
+        received = receive(context, dataset_id, sent, by=by)
+    except BaseException as error:
+        try:
+            if dataset_id != declared:
+                remove(dataset_id)
+        except (ObscuraError, SQLAlchemyError, OSError) as other:
+            name = type(other).__name__
+            get_logger(__name__).error("declaration_not_removed", dataset_id=dataset_id, error=name)
+        if isinstance(error, ObscuraError) and error.code == reading.UploadRefused.code:
+            upload.remove(keep_note=False)
+        raise
+    upload.note(dataset_id)
+    upload.remove(keep_note=True)
+    return received
 
 
 def keep_journal(vault: Vault, factory: SessionFactory) -> None:
@@ -167,6 +211,11 @@ def clean_up(settings: Settings, factory: SessionFactory, *, now: datetime) -> i
             return states.uploads(session)
 
     reading.sweep(settings, live)
+    for idle in parts.expired(settings, now=now):
+        with transaction(factory, read_only=True) as session:
+            left = session.get(Dataset, idle.dataset_id) if idle.dataset_id is not None else None
+        if left is not None and left.state is DatasetState.DECLARED:  # by an upload whose process has died
+            deletion.delete(settings, factory, left.id, cancel_jobs=True, now=now)
     return ended
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from sqlalchemy import JSON, BigInteger, CheckConstraint, ForeignKey, Index, LargeBinary, String
-from sqlalchemy.orm import Mapped, mapped_column, relationship
+from sqlalchemy.orm import Mapped, column_property, mapped_column, relationship
 
 from obscura.wire.words import EarlyEnd, JobState, ReleaseKind, SampleFormat
 from service.db.access_tables import DEFAULT_PROJECT
@@ -231,6 +231,7 @@ class Preview(Entity):
     job_id: Mapped[Id] = mapped_column(ForeignKey("jobs.id"), unique=True)
     results: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     grid: Mapped[bytes | None] = mapped_column(LargeBinary, deferred=True)
+    has_grid: Mapped[bool] = column_property(grid.is_not(None))
     created_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
 

@@ -59,8 +59,8 @@ def explain(fault: Fault, request: IngestRequest) -> str:
         Fault.IMAGE_FORMAT: "A file is not an image in an accepted format. "
         f"{names_of(taken=True, last='and')} are accepted, judged by content, not by name.",
         Fault.IMAGE_PIXELS: f"An image has more than {limits.pixels_max:,} pixels, so it was not decoded. Resize it.",
-        Fault.IMAGE_SIZE: f"An image does not have the declared size, {size}. Resize all images before the upload; "
-        "`obscura datasets push` does it with --size.",
+        Fault.IMAGE_SIZE: f"An image does not have the declared size, {size}. Send fit=crop or fit=pad, so that the "
+        "service resizes the images, or resize them yourself: `obscura datasets push` does it with --size.",
         Fault.IMAGE_FRAMES: "An image is animated or has several frames. Send single images; "
         "`obscura datasets push` keeps the first frame.",
         Fault.IMAGE_SCANS: f"A JPEG has more than {SCANS_MAX} scans, each of which covers all pixels again. "
@@ -68,7 +68,10 @@ def explain(fault: Fault, request: IngestRequest) -> str:
         Fault.IMAGE_PARTS: "An image is made of far more segments, chunks or runs than its size explains, or has "
         "several colour profiles. Save it again, without metadata.",
         Fault.IMAGE_MODE: f"An image does not fit the declared mode, {mode}. Use eight bits a channel; for a "
-        "grayscale dataset, images must be gray (red, green and blue equal everywhere).",
+        "grayscale dataset, images must be gray (red, green and blue equal everywhere)."
+        if request.fit == "exact"
+        else "An image has more than eight bits a channel, or an unusual colour mode. Save it with eight bits a "
+        "channel; `obscura datasets push` converts such images, and asks which value is white.",
         Fault.IMAGE_TRANSPARENT: "An image has transparent pixels. Flatten it onto a background first; "
         "`obscura datasets push` lays it on white.",
         Fault.IMAGE_BROKEN: "An image is damaged and cannot be decoded. Replace it, or leave it out.",

@@ -7,6 +7,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from obscura.fitting import READ_MODES, decode_small, fit, flatten, turn_of
 from obscura.image_types import image_header, open_image
 from obscura.wire.uploads import Fault, Refused, class_paths
 from service.ingest.array_files import require_count, store
@@ -37,22 +38,32 @@ def ingest(file: BinaryIO, request: IngestRequest) -> None:
 def decode_picture(data: bytes, request: IngestRequest) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return the pixels, uint8 of shape `request.record_shape`; raise Refused with the broken rule.
 
-    The size is checked before decoding. In a colour dataset, a gray image is repeated over the channels. In a grayscale
-    dataset, a colour image must have equal channels: its owner must choose how to convert it. Opaque alpha channels and
-    all metadata, including an EXIF orientation, are dropped.
+    The number of pixels is checked before decoding. Unless `request.fit` is "exact", `obscura.fitting` converts the
+    image, which may have any size and eight bits a channel; an animation is represented by its first frame.
+
+    With "exact", the size must be the declared one. In a colour dataset, a gray image is repeated over the channels. In
+    a grayscale dataset, a colour image must have equal channels: its owner must choose how to convert it. Opaque alpha
+    channels and all metadata, including an EXIF orientation, are dropped.
     """
     kind, width, height = image_header(data)
     if width * height > request.limits.pixels_max:
         raise Refused(Fault.IMAGE_PIXELS)
-    if (width, height) != (request.width, request.height):
+    exact, size = request.fit == "exact", (request.width, request.height)
+    if exact and (width, height) != size:
         raise Refused(Fault.IMAGE_SIZE)
     kind.require_few_parts(data)
     try:
         image = open_image(data, kind)
-        if getattr(image, "n_frames", 1) != 1 or image.format != kind.name:  # "MPO" is a JPEG with several pictures
-            raise Refused(Fault.IMAGE_FRAMES)
         if image.size != (width, height):
             raise Refused(Fault.IMAGE_BROKEN)
+        if not exact:
+            if image.mode not in READ_MODES:
+                raise Refused(Fault.IMAGE_MODE)
+            turn = turn_of(image)
+            decode_small(image, size, turn)
+            return np.asarray(fit(flatten(image), turn, size, request.channels, request.fit))
+        if getattr(image, "n_frames", 1) != 1 or image.format != kind.name:  # "MPO" is a JPEG with several pictures
+            raise Refused(Fault.IMAGE_FRAMES)
         image.load()
         if image.mode in _ALPHA_MODES or (image.mode in _PLAIN_MODES and "transparency" in image.info):
             rgba = image.convert("RGBA")

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from obscura.wire.formats import UPLOAD_RECORDS_MAX
+from obscura.wire.formats import UPLOAD_RECORDS_MAX, UploadFit
 from service.errors import InvalidInput
 
 MEBIBYTE = 2**20
@@ -63,6 +63,7 @@ class IngestRequest:
     source: Path
     target: Path
     format: str
+    fit: UploadFit = "exact"
     limits: IngestLimits
     source_key: bytes = field(repr=False)
     target_key: bytes = field(repr=False)

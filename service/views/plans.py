@@ -8,8 +8,11 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from obscura.wire.budgets import EPSILON_LEAST
 from obscura.wire.job_schemas import BudgetFacts, PlanRecord, PlanRequest, RecipeRecord, StageFacts, SweepRequest
 from obscura.wire.schemas import record_of
+from obscura.wire.wording import show_epsilon
+from privacy.plans.expectations import expect
 from privacy.plans.plan import Plan, Recipe
 from service import jobs, ledger
 from service.errors import InvalidInput
@@ -32,6 +35,11 @@ def plan(session: Session, settings: Settings, asked: PlanRequest) -> PlanRecord
     made = plan_on(session, trained, asked.recipe, asked.epsilon, asked.options)
     require_extractor(settings, made)
     payer, epsilon_of = trained.account, trained.privacy_filter.epsilon_of
+    facts, budget = jobs.facts_of(trained.dataset, payer), _budget(payer, made.cost_nano, made.budget_nano)
+    expected = expect(made, asked.options, trained.privacy_filter, facts, budget.left_nano)
+    if expected.band is not None:
+        example = f"/static/{expected.band}_{'colour' if facts.channels > 1 else 'grey'}.png"
+        expected = expected.model_copy(update={"example": example})
     stages = [
         record_of(StageFacts, stage, releases=stage.event.count, noise_multiplier=stage.event.noise_multiplier)
         for stage in made.stages
@@ -49,7 +57,8 @@ def plan(session: Session, settings: Settings, asked: PlanRequest) -> PlanRecord
         facts=made.facts,
         notes=list(made.notes),
         config=made.config.model_dump(),
-        budget=_budget(payer, made.cost_nano, made.budget_nano),
+        budget=budget,
+        expectation=expected,
     )
 
 
@@ -114,6 +123,15 @@ def plan_sweep(session: Session, settings: Settings, asked: SweepRequest) -> Pla
             trained.privacy_filter, trained.account.left_nano // len(trials)
         ),
     )
+
+
+def slider_epsilons(session: Session, account_id: str, trials: int) -> list[str]:
+    """Return the epsilon of each trial at every hundredth of the remaining budget, from one hundredth to all of it."""
+    payer = ledger.get_account(session, account_id)
+    privacy_filter, left_nano = ledger.filter_of(payer), payer.left_nano // trials
+    steps = [privacy_filter.epsilon_of(left_nano * step // 100) for step in range(1, 100)]
+    steps.append(ledger.affordable_epsilon(privacy_filter, left_nano))
+    return [show_epsilon(max(epsilon, EPSILON_LEAST), up=False) for epsilon in steps]
 
 
 def require_extractor(settings: Settings, plan: Plan) -> None:

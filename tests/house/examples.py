@@ -71,7 +71,7 @@ SHOWN = {
     ("docs/explanation/how-it-works.md", "text", " your machine"): "a drawing",
     ("docs/how-to/medical-images.md", "text", "$ obscura quickstart scans"): "test_quickstart.py makes and compares it",
     ("docs/tutorials/command-line.md", "text", "$ obscura quickstart"): "test_quickstart.py compares it with a run",
-    ("docs/tutorials/command-line.md", "text", "1,400 images"): "test_quickstart.py compares it with a run",
+    ("docs/tutorials/command-line.md", "text", "6,000 images"): "test_quickstart.py compares it with a run",
     ("docs/operate/monitor.md", "text", '{"action"'): "an event; tests/service/test_recording.py compares its fields",
     ("docs/operate/monitor.md", "text", '{"created"'): "tests/service/webhooks/test_delivering.py compares a request",
     ("docs/explanation/recipes.md", "json", "{"): "the description of a network; test_examples.py reads it",

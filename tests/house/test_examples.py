@@ -178,7 +178,7 @@ def test_the_guides_run_from_the_first_account_to_the_last_deletion(client, tmp_
     faces = np.random.default_rng().integers(0, 255, (100, 28, 28), dtype=np.uint8)
     np.savez(tmp_path / "faces.npz", images=faces, labels=np.arange(100) % 2, subjects=np.arange(100) // 4)
     like = {"size": 28, "grey": True}  # as the private ones are declared in docs/reference/api-conventions.md
-    earlier = client.create_account(name="patients of 2025", owner="clinic", epsilon=3, delta=1e-6, unit="record")
+    earlier = client.accounts.create(name="patients of 2025", owner="clinic", epsilon=3, delta=1e-6, unit="record")
     client.datasets.push(pictures(tmp_path / "scans-2025", 60), account_id=earlier.id, size=32, at_most=3000)
     for name in ("scans-2026", "scans-grown"):
         pictures(tmp_path / name, 60)
@@ -198,21 +198,21 @@ def test_the_guides_run_from_the_first_account_to_the_last_deletion(client, tmp_
     }
 
     def use(dataset: str) -> None:
-        found = client.datasets.find(dataset)
+        found = client.datasets.get(dataset)
         walk.seen["ds_..."] = found.id
         if found.account_id is not None:
             walk.seen["acc_..."] = found.account_id
 
     def before(command: str) -> dict[str, str]:
         if '"name": "faces"' in command:
-            people = client.create_account(name="people", owner="clinic", epsilon=3, delta=1e-5, unit="subject")
+            people = client.accounts.create(name="people", owner="clinic", epsilon=3, delta=1e-5, unit="subject")
             walk.seen["acc_..."] = people.id
         elif "/v1/plans" in command or '"name": "bandwidths"' in command or "/raise-limit " in command:
             use("scans")
         elif '"samples": 30000' in command:
             use("test")
         elif "/cancel" in command:
-            long = client.start_training(client.datasets.find("scans").id, recipe="datalens", epsilon=0.1, options=LONG)
+            long = client.jobs.create(client.datasets.get("scans").id, recipe="datalens", epsilon=0.1, options=LONG)
             walk.seen["job_..."] = long.id
         elif '"name": "Carol"' in command:
             obscura("admins", "introduce", "--out", "first-carol.key")
@@ -220,17 +220,17 @@ def test_the_guides_run_from_the_first_account_to_the_last_deletion(client, tmp_
             walk.seen["rel_..."] = json.loads((tmp_path / "receipt.json").read_text("utf-8"))["statement"]["release_id"]
             (tmp_path / walk.seen["rel_..."]).symlink_to(tmp_path / "var" / "releases" / walk.seen["rel_..."])
         elif command.startswith("obscura datasets delete scans\n"):
-            for sweep in client.sweeps():
+            for sweep in client.sweeps.list():
                 sweep.cancel(discard=True).wait(poll_seconds=0.2)
         elif command.startswith("obscura datasets delete scans --cancel-jobs"):
-            patients = client.find_account("patients")
+            patients = client.accounts.get("patients")
             client.datasets.push(pictures(tmp_path / "again", 60), account_id=patients.id, at_most=60, name="scans")
         elif command.startswith("obscura admins remove"):
-            walk.seen["adm_..."] = next(admin.id for admin in client.admins() if admin.name == "Dave")
+            walk.seen["adm_..."] = next(admin.id for admin in client.admins.list() if admin.name == "Dave")
         elif command.startswith("obscura train scans-2026"):
             walk.seen["earlier"] = walk.seen["rel_..."]
         elif command.startswith("obscura limits request"):
-            client.lower_limit(client.find_account("patients").id, epsilon=4.5, reason="it was raised to 5 before")
+            client.accounts.get("patients").lower_limit(epsilon=4.5, reason="it was raised to 5 before")
         return {"OBSCURA_TOKEN": bob} if command.startswith("obscura decisions approve") else {}
 
     for document in examples.TOGETHER:
@@ -240,8 +240,8 @@ def test_the_guides_run_from_the_first_account_to_the_last_deletion(client, tmp_
                 walk.run(block, before)
     assert zipfile.is_zipfile(tmp_path / "images.zip")
     assert len(list((tmp_path / "both-years").glob("*/*.png"))) == 200
-    patients = client.find_account("patients")
-    dataset = client.datasets.find("images")
+    patients = client.accounts.get("patients")
+    dataset = client.datasets.get("images")
     with pytest.raises(BudgetError) as refused:
-        client.start_training(dataset.id, recipe="datalens", epsilon=patients.epsilon + 1, options=dict(examples.TINY))
+        client.jobs.create(dataset.id, recipe="datalens", epsilon=patients.epsilon + 1, options=dict(examples.TINY))
     assert (refused.value.status, refused.value.code) == (409, "insufficient_budget")

@@ -195,9 +195,9 @@ def test_packages_of_the_users_own_beside_the_script_change_nothing(run, served,
         "import sys, obscura, models, privacy, service, workers\n"
         "assert models.MINE and privacy.MINE and service.MINE and workers.MINE\n"
         "with obscura.connect(*sys.argv[1:3]) as service:\n"
-        "    print([account.name for account in service.accounts()])\n"
+        "    print([account.name for account in service.accounts.list()])\n"
         "with obscura.local(sys.argv[3]) as service:\n"
-        "    print(list(service.releases()))\n",
+        "    print(list(service.releases.list()))\n",
         "utf-8",
     )
     ran = run("python", str(folder / "script.py"), url, token, str(tmp_path / "data"), within="server")

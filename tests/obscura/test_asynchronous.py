@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 
 import numpy as np
 import pytest
@@ -61,7 +61,7 @@ def test_trainings_are_awaited_together_and_block_nobody(service, data_dir):
                 )
             )
             watch.cancel()
-            accounts = [await asynchronous.find_account(name) for name in ("one", "two")]
+            accounts = [await asynchronous.accounts.get(name) for name in ("one", "two")]
             assert [each.account_id for each in trained] == [each.id for each in accounts]
         assert max(pauses) < BLOCKED_SECONDS_MAX
 
@@ -72,8 +72,8 @@ def test_trainings_are_awaited_together_and_block_nobody(service, data_dir):
 def test_the_verbs_do_what_the_synchronous_ones_do(service, data_dir, images, release, tmp_path):
     async def program() -> None:
         async with obscura.connect_async(service.service.url, service.service.token) as asynchronous:
-            found = [each async for each in asynchronous.releases() if each.id == release.id]
-            assert found == [await asynchronous.release(release.id)]
+            found = [each for each in await asynchronous.releases.list() if each.id == release.id]
+            assert found == [await asynchronous.releases.get(release.id)]
             (mine,) = found
             assert (mine.name, mine.created_at) == (release.name, release.created_at)
             assert await mine.card() == release.card()
@@ -85,35 +85,36 @@ def test_the_verbs_do_what_the_synchronous_ones_do(service, data_dir, images, re
             assert len(list(folder.glob("*/*.png"))) == 12
             assert (await (await drawn.wait()).download(tmp_path / "x.npz")).stat().st_size > 0
             assert {path.name for path in await mine.save_weights(tmp_path)} >= {"generator.safetensors"}
-            account = await asynchronous.find_account("images")
+            account = await asynchronous.accounts.get("images")
             assert account == await account.refresh()
-            dataset = await asynchronous.datasets.find("images")
+            dataset = await asynchronous.datasets.get("images")
             with pytest.raises(BudgetError):
                 await asynchronous.train(dataset, epsilon=1, options=SMALL)
             plan = await asynchronous.plan(dataset.id, recipe="datalens", epsilon=1)
             assert not plan.budget.affordable
-            assert [each.id async for each in asynchronous.datasets()] == [each.id for each in service.datasets()]
+            listed = await asynchronous.datasets.list()
+            assert [each.id for each in listed] == [each.id for each in service.datasets.list()]
 
     asyncio.run(program())
 
 
 @pytest.mark.slow
 def test_progress_is_iterated_and_awaiting_is_cancelled(service, data_dir):
-    account = service.create_account(name="long", owner="clinic", epsilon=2, delta=1e-5, unit="record")
+    account = service.accounts.create(name="long", owner="clinic", epsilon=2, delta=1e-5, unit="record")
     dataset = service.datasets.push(Arrays(*two_classes(200)), account_id=account.id, at_most=200, name="long")
 
     async def program() -> str:
         async with obscura.local_async(data_dir) as asynchronous:
-            job = await asynchronous.start_training(dataset.id, recipe="datalens", epsilon=0.5, options=SMALL_DATALENS)
+            job = await asynchronous.jobs.create(dataset.id, recipe="datalens", epsilon=0.5, options=SMALL_DATALENS)
             events = [event async for event in job.events()]
             assert [event.state for event in events][-1] == "succeeded"
             assert len(events) > 1
             assert all(before != after for before, after in pairwise(events))
             assert (await job.release()).id == events[-1].release_id  # the job was read before there was one
-            assert service.job(job.id).release().id == (await job.release()).id
+            assert service.jobs.get(job.id).release().id == (await job.release()).id
             assert (await job.wait()).release_id == events[-1].release_id
 
-            long = await asynchronous.start_training(dataset.id, recipe="datalens", epsilon=1, options=LONG)
+            long = await asynchronous.jobs.create(dataset.id, recipe="datalens", epsilon=1, options=LONG)
             with pytest.raises(WaitTimeout, match=r"still (queued|running)"):
                 await long.wait(timeout_seconds=1)
             with pytest.raises(TimeoutError):
@@ -123,7 +124,7 @@ def test_progress_is_iterated_and_awaiting_is_cancelled(service, data_dir):
 
     async def ending(job_id: str) -> None:
         async with obscura.local_async(data_dir) as asynchronous:
-            long = await asynchronous.job(job_id)
+            long = await asynchronous.jobs.get(job_id)
             assert not long.finished  # it goes on until somebody asks it to end
             assert (await long.cancel(discard=True)).cancel_requested
             with pytest.raises(JobFailed, match="cancelled"):
@@ -133,7 +134,7 @@ def test_progress_is_iterated_and_awaiting_is_cancelled(service, data_dir):
 
 
 def test_a_push_that_nobody_awaits_stops_and_leaves_nothing(service, data_dir, tmp_path):
-    account = service.create_account(name="slow", owner="clinic", epsilon=2, delta=1e-5, unit="record")
+    account = service.accounts.create(name="slow", owner="clinic", epsilon=2, delta=1e-5, unit="record")
     write_folders(tmp_path, {"cat": 100, "dog": 100})
     looked_at: list[int] = []
 
@@ -144,12 +145,12 @@ def test_a_push_that_nobody_awaits_stops_and_leaves_nothing(service, data_dir, t
     facts = {"account_id": account.id, "at_most": 200, "name": "slow", "on_image": look}
     begun_and_cancelled(data_dir, lambda client: client.datasets.push(tmp_path, **facts), looked_at)
     assert 0 < len(looked_at) < 100
-    assert "slow" not in {dataset.name for dataset in service.datasets()}
+    assert "slow" not in {dataset.name for dataset in service.datasets.list()}
 
 
 def test_an_upload_that_nobody_awaits_stops(service, data_dir):
-    account = service.create_account(name="broken off", owner="clinic", epsilon=2, delta=1e-5, unit="record")
-    dataset = service.declare_dataset(
+    account = service.accounts.create(name="broken off", owner="clinic", epsilon=2, delta=1e-5, unit="record")
+    dataset = service.datasets.create(
         name="broken off", visibility="private", account_id=account.id, classes=["a", "b"],
         height=8, width=8, channels=1, records_declared=10,
     )  # fmt: skip
@@ -162,7 +163,7 @@ def test_an_upload_that_nobody_awaits_stops(service, data_dir):
             yield bytes(1000)
 
     async def push(client: obscura.AsyncClient) -> None:
-        await (await client.dataset(dataset.id)).push(parts(), format="npz")
+        await (await client.datasets.get(dataset.id)).push(parts(), format="npz")
 
     begun_and_cancelled(data_dir, push, sent)
     assert 0 < len(sent) < 400
@@ -173,9 +174,11 @@ def test_an_upload_that_nobody_awaits_stops(service, data_dir):
 # --- its verbs --------------------------------------------------------------------------------------------------------
 
 
-TALKING = Live | client.Client | client.Datasets
-KINDS = [kind for kind in vars(client).values() if inspect.isclass(kind) and issubclass(kind, TALKING)]
-PAIRS = [(kind, getattr(client, f"Async{kind.__name__}")) for kind in KINDS if kind is not client.LocalClient]
+KINDS = [kind for kind in vars(client).values() if inspect.isclass(kind) and issubclass(kind, Live)]
+PAIRS = [(kind, getattr(client, f"Async{kind.__name__}")) for kind in KINDS]
+NOUNS = get_type_hints(client.AsyncClient)
+PAIRS += [(kind, get_origin(NOUNS[noun]) or NOUNS[noun]) for noun, kind in get_type_hints(client.Client).items()]
+PAIRS += [(client.Client, client.AsyncClient)]
 # `ended` and `packed` are steps of `wait` and `to_imagefolder`.
 ONLY_SYNCHRONOUS = {("Job", "ended"), ("Sample", "packed")}
 OTHER_DEFAULTS = {("Client", "train"): {"show"}}  # several may be awaited together: their progress would be mixed
@@ -184,8 +187,7 @@ OTHER_DEFAULTS = {("Client", "train"): {"show"}}  # several may be awaited toget
 def verbs(kind: type) -> dict[str, object]:
     found = {name: inspect.getattr_static(kind, name) for name in dir(kind) if not name.startswith("_")}
     inherited = set(dir(Live.__mro__[1]))  # of pydantic's BaseModel
-    methods = {name: one for name, one in found.items() if inspect.isfunction(one) and name not in inherited}
-    return methods | ({"__call__": kind.__call__} if "__call__" in vars(kind) else {})
+    return {name: one for name, one in found.items() if inspect.isfunction(one) and name not in inherited}
 
 
 @pytest.mark.parametrize(("sync", "asynchronous"), PAIRS, ids=lambda kind: kind.__name__)

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,8 +18,8 @@ from PIL import Image
 from pyarrow import parquet
 
 import obscura
-from obscura.client import BudgetError, ObscuraClientError, Release, Sample
-from tests.obscura.small import SMALL
+from obscura.client import BudgetError, ObscuraClientError, PackingError, Release, Sample
+from tests.obscura.small import SMALL, two_classes
 from tests.together import wait_until
 
 START = """
@@ -31,7 +32,7 @@ sys.stdin.read()
 
 @pytest.mark.slow
 def test_training_opens_an_account_that_pays_for_these_images_once(service, release, images):
-    account = service.find_account("images")
+    account = service.accounts.get("images")
     assert (account.name, account.epsilon, account.delta, account.unit) == ("images", 1, 1e-4, "record")
     assert 0 < account.balance.spent_epsilon <= 1
     with pytest.raises(BudgetError):
@@ -39,10 +40,39 @@ def test_training_opens_an_account_that_pays_for_these_images_once(service, rele
     other = images[0][::-1].copy(), images[1][::-1]
     with pytest.raises(BudgetError, match="Nothing was uploaded"):
         service.train(*other, epsilon=1, at_most=200, options=SMALL, show=False)
-    (dataset,) = (each for each in service.datasets() if each.account_id == account.id)
-    (job,) = (each for each in service.jobs() if (each.kind, each.dataset_id) == ("train", dataset.id))
+    with pytest.raises(BudgetError):  # before the images are read, and so before anything is declared
+        service.train("no such folder", account="images", epsilon=1, at_most=200, show=False)
+    (dataset,) = (each for each in service.datasets.list() if each.account_id == account.id)
+    (job,) = (each for each in service.jobs.list() if (each.kind, each.dataset_id) == ("train", dataset.id))
     assert job.wait().release() == release
     assert "epsilon" in account._repr_html_()
+
+
+@pytest.mark.slow
+def test_a_training_without_an_epsilon_spends_a_third_of_what_is_left(service):
+    images, labels = two_classes(200)
+    with pytest.raises(PackingError, match="epsilon=1"):
+        service.train(images, labels, at_most=200, name="thirds", options=SMALL, show=False)
+    assert "thirds" not in {account.name for account in service.accounts.list()}
+    account = service.accounts.create("thirds", owner="clinic", epsilon=3, delta=1e-5, unit="record")
+    first = service.train(images, labels, at_most=200, name="thirds", options=SMALL, show=False)
+    assert first.epsilon == pytest.approx(1.0)
+    dataset = service.datasets.get("thirds")
+    second = service.train(dataset, options=SMALL, show=False)
+    assert 0.8 < second.epsilon < 1.0
+    assert account.refresh().balance.affordable_epsilon > second.epsilon
+    assert set(first.compare(second)) == {"epsilon"}
+
+
+@pytest.mark.slow
+def test_images_are_drawn_into_memory_by_class_and_shown(service, release):
+    images = release.images(12, seed=3)
+    assert images["left"].shape == (6, 8, 8)
+    assert np.array_equal(images.pixels, release.sample(12, seed=3).to_numpy()[0])
+    assert images.show().size == release.sample(12, seed=3).show().size
+    shown = release.sample(12, seed=3, format="npz").wait()
+    assert "data:image/png;base64," in shown._repr_html_()
+    assert service.releases.get(release.name).id == release.id
 
 
 @pytest.fixture(scope="module")
@@ -146,10 +176,21 @@ def outputs(notebook: Any, source: str) -> str:
     return "".join(shown)
 
 
-def test_it_is_kept_without_what_it_showed():
+def kinds(notebook: Any) -> list[tuple[str, bool]]:
+    """Return the source of each cell with an output, and whether it shows an image."""
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.outputs]
+    return [(cell.source, "image/png" in str(cell.outputs)) for cell in cells]
+
+
+def test_it_is_kept_with_what_it_shows():
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     nbformat.validate(notebook)
-    assert all(not cell.outputs and cell.execution_count is None for cell in notebook.cells if "outputs" in cell)
+    assert "data:image/png;base64," in outputs(notebook, "service.train(dataset")
+    assert outputs(notebook, "images.show(")
+    assert len(kinds(notebook)) > 9
+    content = NOTEBOOK.read_text()
+    assert len(content) < 300_000
+    assert not re.search(r"/(home|root|tmp|work|Users)/|\"output_type\": \"error\"", content)
 
 
 @pytest.mark.slow
@@ -167,11 +208,11 @@ def test_every_cell_runs(tmp_path, warm):
     )
     assert ran.returncode == 0, ran.stderr
     notebook = nbformat.read(made / NOTEBOOK.name, as_version=4)
-    assert "1,400 images" in outputs(notebook, "datasets.push")
-    assert "costs epsilon 1.000 of 1.000" in outputs(notebook, "service.plan")
-    assert 'src="data:image/png;base64,' in outputs(notebook, "service.train")
-    assert "<th>spent</th><td>epsilon 1.0</td>" in outputs(notebook, "service.account(")
+    assert kinds(notebook) == kinds(nbformat.read(NOTEBOOK, as_version=4))
+    assert "6,000 images" in outputs(notebook, "datasets.push")
     assert "(1000, 28, 28)" in outputs(notebook, "to_numpy")
+    assert 'src="data:image/png;base64,' in outputs(notebook, "service.train(dataset")
+    assert "<th>spent</th><td>epsilon 1.0</td>" in outputs(notebook, "account.refresh()")
     assert len(list((made / "synthetic").glob("*/*.png"))) == 1000
     assert all((made / name).stat().st_size > 100 for name in ("grid.png", "receipt.json", "report.html"))
     assert not (made / "data" / "service.url").exists()

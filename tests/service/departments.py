@@ -194,7 +194,7 @@ def message(cookie: str, method: str, path: str, ids: Mapping[str, str]) -> tupl
     name, body = f"{method} {path}", b""
     place, headers = address(path + QUERIES.get(name, ""), ids), {}
     given = {key: ids.get(str(value).strip("{}"), value) for key, value in BODIES.get(name, {}).items()}
-    if method != "GET" and path.startswith("/v1/"):
+    if method != "GET" and path.startswith(("/v1/", "/datasets/", "/uploads")):
         headers, body = {"Content-Type": "application/json"}, json.dumps(given).encode()
         headers |= {"Idempotency-Key": secrets.token_hex(16)} if method == "POST" else {}
     elif method != "GET":

@@ -47,8 +47,9 @@ OF_INSTALLATION |= {"GET /v1/ledger"}
 # Not for an admin, where there are several.
 OF_PROJECTS = {"POST /v1/accounts/{account_id}/withdrawals", "POST /v1/datasets"}
 PAGES = {f"GET /settings/{page}": "admin" for page in ("members", "keys", "webhooks")}
-PAGES |= {"GET /settings/audit": "audit", "POST /datasets/new": "data", "POST /view": "installation"}
+PAGES |= {"GET /settings/audit": "audit", "POST /view": "installation"}
 PAGES |= {f"POST /you/keys/{{key_id}}/{act}": "read" for act in ("rotate", "revoke")}  # their own, at least
+PAGES |= dict.fromkeys(("POST /uploads", "PUT /uploads", "POST /datasets/{dataset_id}"), "data")
 HIDDEN_FROM_ADMINS = {f"{{{noun}_id}}" for noun in ("dataset", "job", "sweep", "release", "sample", "preview", "made")}
 # What a share opens, and the answer of each to whoever may.
 SHARED = {"POST /v1/releases/{release_id}/samples": 202, "GET /compare": 200}

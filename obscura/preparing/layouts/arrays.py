@@ -20,12 +20,13 @@ import numpy as np
 from PIL import Image
 
 from obscura.errors import PackingError
+from obscura.image_types import PIXELS_MAX
 from obscura.preparing.choices import Choices
 from obscura.preparing.columns import NOT_ONE, read_columns
 from obscura.preparing.depth import Numbers
 from obscura.preparing.labels import UNLABELLED, label_text, read_labels, require_stated
 from obscura.preparing.package import Package, file_stream, npy_member, zip_stream
-from obscura.preparing.sources import PIXELS_MAX, Content, Pixels, Record, Source, Tally, choose_part
+from obscura.preparing.sources import Content, Pixels, Record, Source, Tally, choose_part
 from obscura.preparing.subjects import canonical_id, number_subjects
 from obscura.preparing.tables import Table, usual_columns
 from obscura.wire.uploads import SubjectId, in_order

@@ -20,11 +20,11 @@ import numpy as np
 
 from obscura.errors import ChoiceNeeded, PackingError, Unreadable
 from obscura.extras import extras
-from obscura.image_types import image_suffixes
+from obscura.image_types import PIXELS_MAX, image_suffixes
 from obscura.preparing.choices import Axis, Choices
 from obscura.preparing.depth import Numbers, Window
 from obscura.preparing.folders import LOOSE, base_of, require_no_masks
-from obscura.preparing.sources import PIXELS_MAX, Record, Source, Tally, fail
+from obscura.preparing.sources import Record, Source, Tally, fail
 from obscura.preparing.subjects import OPEN_BY_SUBJECT
 from obscura.preparing.trees import OTHER, Tree, all_files, below, folders, suffix_of
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from obscura.wire.formats import UploadFormat
+from obscura.wire.formats import UploadFit, UploadFormat
 from obscura.wire.schemas import DatasetRecord, DatasetRequest, Identifier, KeyCheck, Page
 from obscura.wire.words import DatasetState
 from service.api.answers import ApiRoute, newest_page
@@ -53,6 +53,13 @@ def put_content(
     caller: Uploader,
     dataset_id: DatasetId,
     format: Annotated[UploadFormat, Query(description=f"{titles()}.")],
+    fit: Annotated[
+        UploadFit,
+        Query(
+            description="How images of a ZIP get the declared size and colour. `exact` rejects other images. `crop` "
+            "fills the size and crops the rest; `pad` shows the whole image on white. Both turn images upright."
+        ),
+    ] = "exact",
     subjects_key_check: Annotated[
         KeyCheck | None,
         Query(description="Check value of the key that derives subject ids; the same for all uploads to an account."),
@@ -64,7 +71,7 @@ def put_content(
     """
     context = DatasetContext(service.settings, service.factory, service.clock)
     with take_body(request, service.uploads, caller) as body:
-        sent = Sent(body.blocks(), format, content_length(request.headers), subjects_key_check)
+        sent = Sent(body.blocks(), format, content_length(request.headers), subjects_key_check, fit)
         return dataset_record(receiving.receive(context, dataset_id, sent, by=caller.id))
 
 

@@ -74,7 +74,7 @@ def image_endpoint(kind: Kind, place: Reading, alias: str) -> Callable[..., Resp
             made, job = _find(session, kind, made_id, undefer(getattr(kind.makes, place.image)))
             image, ended = getattr(made, place.image), made.finished_at is not None
         name = f"{noun.capitalize()} {made_id}"
-        if job.state.value not in FINAL_STATES:
+        if image is None and job.state.value not in FINAL_STATES:
             raise Pending(f"{name} is {job.state.value}. Retry soon, or follow job {job.id}.")
         if image is None and ended:
             raise NotFound(f"A {noun} of a classifier has no image.", **{f"{noun}_id": made_id})

@@ -29,7 +29,7 @@ const classFolders = (() => {
   }
 
   // Takes the names of all entries. Returns { classes, wrapped }, or { fault } with a fault of obscura/wire/uploads.py.
-  return (names, declared, subjects) => {
+  const read = (names, declared, subjects) => {
     const classes = new Set(declared.map((name) => name.normalize("NFC")));
     let paths = names.map((name) => name.normalize("NFC").replaceAll("\\", "/").split("/"));
     const parts = paths.map((path) => (path.at(-1) === "" ? path.slice(0, -1) : path));
@@ -51,4 +51,6 @@ const classFolders = (() => {
     if (depth !== (subjects ? 3 : 2)) return { fault: "layout" };
     return { classes: inOrder(found), wrapped: level > 0 };
   };
+  read.isJunk = (path) => path.split("/").some(isJunk);
+  return read;
 })();

@@ -1,16 +1,34 @@
-// Refreshes the cost when the form changes. Without this script, a button shows the cost.
+// Refreshes expectation and cost when the form changes. Without this script, a button shows them.
 "use strict";
 (() => {
   const form = document.querySelector("[data-plan]");
   if (form === null) return;
   const place = document.querySelector("[data-price]");
-  const slider = form.querySelector("[data-slider]");
+  const slider = document.getElementById("slider");
+  const share = form.querySelector("output");
+  const announced = document.querySelector("[data-announced]");
   const epsilon = form.elements.namedItem("epsilon");
   const WAIT_MILLISECONDS = 250;
   let timer = 0;
   let asked = 0;
-  slider.hidden = false;
+  form.querySelector("[data-slider]").hidden = false;
   for (const part of form.querySelectorAll("[data-no-script]")) part.hidden = true;
+
+  // The epsilon of each hundredth of the remaining budget, as the server computed them.
+  function steps() {
+    return place.querySelector("[data-steps]")?.dataset.steps.split(" ") ?? [];
+  }
+
+  function show(cost) {
+    share.textContent = cost;
+    slider.setAttribute("aria-valuetext", cost);
+  }
+
+  function follow() {
+    const below = steps().filter((each) => Number(each) <= Number(epsilon.value)).length;
+    slider.value = Math.max(below, 1);
+    show(place.querySelector("[data-cost]")?.dataset.cost ?? `ε ${epsilon.value}`);
+  }
 
   async function price() {
     const number = (asked += 1);
@@ -18,8 +36,8 @@
     const text = await answer.text();
     if (number !== asked) return; // a newer request was sent meanwhile
     place.replaceChildren(...new DOMParser().parseFromString(text, "text/html").body.childNodes);
-    const most = place.querySelector("[data-most]")?.dataset.most; // the largest affordable epsilon
-    if (most !== undefined) slider.max = most;
+    follow();
+    announced.textContent = `${share.textContent}. ${place.querySelector("[data-expected]")?.dataset.expected ?? ""}`;
     for (const fault of form.querySelectorAll("[data-fault]")) {
       const said = place.querySelector(`[data-wrong="${fault.dataset.fault}"]`)?.textContent;
       fault.textContent = said ?? "";
@@ -36,11 +54,13 @@
   }
 
   slider.addEventListener("input", () => {
-    epsilon.value = slider.value;
+    epsilon.value = steps()[slider.value - 1] ?? epsilon.value;
+    const left = Number(place.querySelector("[data-steps]")?.dataset.left ?? 0); // percent of the lifetime budget
+    show(`${((left * slider.value) / 100).toFixed(1)}% of the lifetime budget, ε ${epsilon.value}`);
     soon();
   });
   form.addEventListener("input", (event) => {
-    if (event.target === epsilon) slider.value = epsilon.value;
+    if (event.target === epsilon) show(`ε ${epsilon.value}`);
     if (!event.target.hasAttribute("data-reload")) soon();
   });
   form.addEventListener("change", (event) => {
@@ -49,8 +69,6 @@
   form.addEventListener("submit", (event) => {
     if (event.submitter?.hasAttribute("data-no-script")) event.preventDefault();
   });
-  if (epsilon.value !== epsilon.defaultValue) {
-    slider.value = epsilon.value; // the field was changed before this script ran
-    soon();
-  }
+  follow();
+  if (epsilon.value !== epsilon.defaultValue) soon(); // the field was changed before this script ran
 })();

@@ -1,20 +1,39 @@
-// Uploads a file and shows the progress. Fills in a declaration from the header of a file, which is the same for all
-// records, and from the names of class folders; never from the number or content of images. Faults that are visible in
-// the size or the directory of a file are shown before anything is sent. class_folders.js finds the class folders.
+// The form that uploads images: reads the layout of a folder or an archive, fills in a declaration, and shows what of it
+// becomes public. It is filled in from the header of an .npz, which is the same for all records, and from the names of
+// class folders; never from the number or content of images. Faults that are visible in sizes, names or numbers of files
+// are shown before anything is sent. class_folders.js finds the class folders, sending.js sends.
 "use strict";
 (() => {
   const declaring = document.querySelector("[data-declare]");
   const form = declaring ?? document.querySelector("[data-upload]");
   if (form === null) return;
-  const input = form.querySelector("input[type=file]");
+  const input = form.querySelector("#file");
+  const folder = form.querySelector("#folder");
   const drop = form.querySelector("[data-drop]");
+  const found = form.querySelector("[data-found]");
   const bar = form.querySelector("[data-progress]");
   const note = form.querySelector("[data-progress-note]");
   const button = form.querySelector("button[type=submit]");
+  const more = form.querySelector("[data-more]");
+  const limits = JSON.parse(form.dataset.limits);
   button.disabled = false;
 
   const PUSH = "From a terminal, obscura datasets push can upload folders, archives and arrays of many kinds.";
-  const format = (file) => (file.name.toLowerCase().endsWith(".npz") ? "npz" : "zip");
+  // Code page 437, in which older programs of Windows write names that are not UTF-8.
+  const HIGH =
+    "ÇüéâäàåçêëèïîìÄÅÉæÆôöòûùÿÖÜ¢£¥₧ƒáíóúñÑªº¿⌐¬½¼¡«»░▒▓│┤╡╢╖╕╣║╗╝╜╛┐└┴┬├─┼╞╟╚╔╩╦╠═╬╧╨╤╥╙╘╒╓╫╪┘┌█▄▌▐▀αßΓπΣσµτΦΘΩδ∞φε∩≡±≥≤⌠⌡÷≈°∙·√ⁿ²■\u00a0";
+
+  let unclear = false; // whether names of the archive are in an unknown encoding
+
+  function nameOf(bytes) {
+    try {
+      return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
+    } catch {
+      const name = Array.from(bytes, (byte) => (byte < 128 ? String.fromCharCode(byte) : HIGH[byte - 128])).join("");
+      unclear ||= /[\u2500-\u25a0]/.test(name); // lines and blocks occur in no name: the encoding is another
+      return name;
+    }
+  }
 
   // --- the directory of a ZIP -----------------------------------------------------------------------------------------
   async function directory(file) {
@@ -22,18 +41,21 @@
     let end = tail.byteLength - 22;
     while (end >= 0 && tail.getUint32(end, true) !== 0x06054b50) end -= 1;
     if (end < 0) throw new Error("no directory");
-    const size = tail.getUint32(end + 12, true);
-    const start = tail.getUint32(end + 16, true);
+    let [size, start] = [tail.getUint32(end + 12, true), tail.getUint32(end + 16, true)];
+    if (end >= 20 && tail.getUint32(end - 20, true) === 0x07064b50) {
+      const wide = Number(tail.getBigUint64(end - 12, true)) - Math.max(0, file.size - 65557);
+      [size, start] = [wide + 40, wide + 48].map((at) => Number(tail.getBigUint64(at, true)));
+    }
     const view = new DataView(await file.slice(start, start + size).arrayBuffer());
     const entries = [];
     for (let at = 0; at + 46 <= view.byteLength && view.getUint32(at, true) === 0x02014b50; ) {
       const length = view.getUint16(at + 28, true);
-      const name = new TextDecoder("utf-8", { fatal: true }).decode(new Uint8Array(view.buffer, at + 46, length));
       entries.push({
-        name,
+        name: nameOf(new Uint8Array(view.buffer, at + 46, length)),
         encrypted: (view.getUint16(at + 8, true) & 1) === 1,
         method: view.getUint16(at + 10, true),
         packed: view.getUint32(at + 20, true),
+        bytes: view.getUint32(at + 24, true),
         offset: view.getUint32(at + 42, true),
       });
       at += 46 + length + view.getUint16(at + 30, true) + view.getUint16(at + 32, true);
@@ -58,53 +80,84 @@
     return new Blob(parts);
   }
 
-  function fill(values) {
-    for (const [name, value] of Object.entries(values)) {
-      const field = form.elements.namedItem(name);
-      if (field !== null && value !== null) field.value = value;
+  // --- folders, dropped or chosen -------------------------------------------------------------------------------------
+  async function filesBelow(entry) {
+    if (entry.isFile) {
+      const file = await new Promise((resolve, reject) => entry.file(resolve, reject));
+      return [{ path: entry.fullPath.replace(/^\//, ""), file }];
     }
+    const reader = entry.createReader();
+    const inside = [];
+    for (let some = [null]; some.length > 0; inside.push(...some)) {
+      some = await new Promise((resolve, reject) => reader.readEntries(resolve, reject)); // at most 100 at a time
+    }
+    return (await Promise.all(inside.map(filesBelow))).flat();
   }
 
-  // --- faults of the file, checked against the declaration so far -----------------------------------------------------
+  // Leaves out junk without a word, as the service does, and other files that are no images with a note.
+  function ofFolder(files) {
+    const all = files.filter(({ path }) => !classFolders.isJunk(path));
+    const kept = all.filter(({ path }) => limits.suffixes.some((suffix) => path.toLowerCase().endsWith(suffix)));
+    kept.sort((one, other) => (one.path < other.path ? -1 : 1));
+    const [outer] = (kept[0]?.path ?? "").split("/");
+    const name = kept.every(({ path }) => path.startsWith(`${outer}/`)) ? outer : "";
+    const left = all.length - kept.length;
+    const count = left === 1 ? "One file is" : `${left.toLocaleString("en")} files are`;
+    leftOut = left === 0 ? "" : ` ${count} left out, because only ${limits.suffixes.join(", ")} are sent.`;
+    entries = kept.map(({ path, file }) => ({ name: path, bytes: file.size }));
+    return sending.ofFolder(name, kept);
+  }
+
+  // --- faults, checked against the declaration so far ------------------------------------------------------------------
+  let source = null; // what is sent
+  let entries = []; // of a ZIP or a folder
+  let leftOut = ""; // a sentence
   let wrong = ""; // a sentence
   let subjects = false; // whether the arrays include subject ids
-  let names = null; // of the entries of a ZIP
   let filled = null; // the classes that this script has filled in
 
   const FAULTS = {
     archive_path: "The archive contains a name that leaves its folder, with '..', a drive letter, or an empty part.",
-    empty: "The archive contains no images.",
+    empty: "There are no images.",
     layout:
-      "Every file must be in a class folder, as in class/image.png, or class/subject/image.png if the account protects people. Remove all other files.",
+      "Every file must be in a class folder, as in class/image.png, or class/person/image.png if the account protects people. Remove all other files.",
     subjects_unexpected:
-      "The class folders contain folders, as in class/subject/image.png, but no number of people is stated. State that number, or move the images to class/image.png.",
+      "The class folders contain folders, as in class/person/image.png, but the account does not protect people. Choose another account, or move the images to class/image.png.",
     subjects_absent:
-      "A number of people is stated, but the archive has no folder for each person, as in class/subject/image.png.",
+      "The account protects people, but there is no folder for each person, as in class/person/image.png.",
     class_undeclared: "A folder's name is not among the classes. The names must be equal, letter by letter.",
+    too_many:
+      "There are more images than the limit. It becomes public, so do not count: enter a round number well above what you will ever have.",
   };
-  const typed = () => form.elements.namedItem("classes").value.split(/[,\n]/).map((name) => name.trim()).filter(Boolean);
-  const bySubject = () => form.elements.namedItem("subjects_declared").value !== "";
+  const valueOf = (name) => form.elements.namedItem(name).value;
+  const typed = () => valueOf("classes").split(/[,\n]/).map((name) => name.trim()).filter(Boolean);
+  const account = () => form.elements.namedItem("account_id").selectedOptions[0];
+  const bySubject = () => account().dataset.people !== undefined;
+  const namesSent = () => entries.map((entry) => entry.name);
 
   // Classes that the user has typed are kept, and decide which folders are class folders.
   function readClasses() {
     const field = form.elements.namedItem("classes");
     if (field.value && field.value !== filled) return "";
-    let found = classFolders(names, [], bySubject());
-    if (found.fault === "subjects_unexpected") found = classFolders(names, [], true); // the number may still be stated
-    const [only, ...more] = found.classes ?? [];
-    const unclear = bySubject() && only !== undefined && more.length === 0;
-    field.value = filled = found.classes === undefined || unclear ? "" : found.classes.join(", ");
-    if (found.fault !== undefined) return `${FAULTS[found.fault]} ${PUSH}`;
-    if (unclear) return `The archive has one outer folder, ${only}. Enter the class names. If the folders in ${only} are people, enter ${only}.`;
-    const around = found.wrapped ? " Folders around all class folders are ignored." : "";
-    return `The classes are filled in from the folder names. They become public, so check each of them.${around}`;
+    let layout = classFolders(namesSent(), [], bySubject());
+    if (layout.fault === "subjects_unexpected" && account().value === "") layout = classFolders(namesSent(), [], true);
+    const [only, ...others] = layout.classes ?? [];
+    const alone = bySubject() && only !== undefined && others.length === 0;
+    field.value = filled = layout.classes === undefined || alone ? "" : layout.classes.join(", ");
+    if (layout.fault !== undefined) return `${FAULTS[layout.fault]} ${PUSH}`;
+    if (alone) more.open = true;
+    if (alone) return `There is one outer folder, ${only}. Enter the class names. If the folders in ${only} are people, enter ${only}.`;
+    const around = layout.wrapped ? " Folders around all class folders are ignored." : "";
+    return `The classes are filled in from the folder names. They become public, so check each of them.${around}${leftOut}`;
   }
 
-  function wrongOf(entries) {
+  function wrongOf() {
     const lower = entries.map((entry) => entry.name.normalize("NFKC").toLowerCase());
+    if (unclear) return "The names in the archive are in an unknown encoding. Drop the folder instead of the archive.";
     if (entries.some((entry) => entry.encrypted)) return "The archive is encrypted.";
     if (new Set(lower).size < lower.length) return "Two files of the archive have the same name.";
-    const { fault } = classFolders(entries.map((entry) => entry.name), [], false);
+    if (entries.some((entry) => entry.bytes > limits.entry)) return `A file is larger than ${size(limits.entry)}.`;
+    const { fault } = classFolders(namesSent(), [], false);
     return ["archive_path", "empty"].includes(fault) ? FAULTS[fault] : "";
   }
 
@@ -114,7 +167,7 @@
     return { shape, type: /'descr': '([^']+)'/.exec(text)?.[1] ?? "" };
   }
 
-  async function wrongOfArrays(file, entries) {
+  async function wrongOfArrays(file) {
     const known = Object.fromEntries(entries.map((entry) => [entry.name, entry]));
     subjects = "subjects.npy" in known;
     if (!("images.npy" in known && "labels.npy" in known) || entries.length !== 2 + subjects)
@@ -125,73 +178,117 @@
       return "The images are not uint8 of shape (n, h, w) or (n, h, w, 3).";
     if (!/^[<>|][iu]\d$/.test(labels.type) || labels.shape.length !== 1 || labels.shape[0] !== images.shape[0])
       return "The labels are not integers, one for each image.";
-    fill({ height: images.shape[1], width: images.shape[2], channels });
+    Object.entries({ height: images.shape[1], width: images.shape[2], channels }).forEach(([name, value]) => {
+      form.elements.namedItem(name).value = value;
+    });
     return "";
   }
 
   async function look(file) {
-    const entries = await directory(file);
-    if (format(file) === "npz") {
-      wrong = await wrongOfArrays(file, entries);
-      if (wrong) return "";
-      return "The size is filled in from the arrays. Name the classes, in the order of their labels.";
+    entries = await directory(file);
+    if (source.format === "npz") {
+      wrong = await wrongOfArrays(file);
+      entries = [];
+      more.open = true;
+      return "The size is filled in from the arrays. Enter the classes, in the order of their labels.";
     }
-    wrong = wrongOf(entries);
-    if (wrong) return "";
-    names = entries.map((entry) => entry.name);
-    return readClasses();
+    wrong = wrongOf();
+    return wrong ? "" : readClasses();
   }
 
-  async function chosen() {
-    const file = input.files[0];
-    if (!file) return;
+  // Takes a file, or the files of a folder.
+  async function choose(chosen) {
+    [wrong, leftOut, subjects, entries, unclear] = ["", "", false, [], false];
+    source = chosen instanceof File ? sending.ofFile(chosen) : ofFolder(chosen);
     const kind = form.elements.namedItem("format");
-    if (kind !== null) kind.value = format(file);
-    if (!declaring) return;
-    const found = form.querySelector("[data-found]");
-    const name = form.elements.namedItem("name");
-    if (!name.value) name.value = file.name.replace(/\.[^.]*$/, "");
-    [wrong, subjects, names] = ["", false, null];
-    try {
-      found.textContent = await look(file);
-    } catch {
-      wrong = "This is not a .zip or .npz file, it is damaged, or the names in it are not in UTF-8.";
+    if (kind !== null) kind.value = source.format;
+    if (!declaring) {
+      tell("");
+      return;
     }
-    if (wrong) found.textContent = `${wrong} ${PUSH}`;
+    const name = form.elements.namedItem("name");
+    if (!name.value) name.value = source.name;
+    let text = "";
+    try {
+      if (chosen instanceof File) text = await look(chosen);
+      else text = (wrong = wrongOf()) || readClasses();
+    } catch {
+      wrong = "This is not a .zip or .npz file, or it is damaged.";
+    }
+    tell(wrong ? `${wrong} ${PUSH}` : text);
+    show();
   }
+
+  const tell = (text) => (found.textContent = `${[source.name, size(source.bytes)].filter(Boolean).join(", ")}. ${text}`);
 
   function unwanted() {
-    if (wrong) return wrong;
-    if (names !== null) {
-      const { fault, classes } = classFolders(names, typed(), bySubject());
-      const declaredClasses = new Set(typed().map((name) => name.normalize("NFC")));
-      const undeclared = classes?.some((name) => !declaredClasses.has(name)) ? "class_undeclared" : undefined;
-      return FAULTS[fault ?? undeclared] ?? "";
+    if (wrong) return `${wrong} ${PUSH}`;
+    if (source.format === "npz") {
+      if (subjects && !bySubject()) return "The file contains subject ids, but the account does not protect people.";
+      return !subjects && bySubject() ? "The account protects people, but the file has no array subjects." : "";
     }
-    if (!subjects || bySubject()) return "";
-    return "The file contains subject ids, but no number of people is stated.";
+    const { fault, classes } = classFolders(namesSent(), typed(), bySubject());
+    const declaredClasses = new Set(typed().map((name) => name.normalize("NFC")));
+    if (fault === undefined && classes.some((name) => !declaredClasses.has(name))) return FAULTS.class_undeclared;
+    const images = entries.filter(({ name }) => !name.endsWith("/") && !classFolders.isJunk(name.replaceAll("\\", "/")));
+    const limit = Number(form.querySelector("[data-limit]").value);
+    return FAULTS[fault] ?? (images.length > limit ? FAULTS.too_many : "");
   }
 
-  form.elements.namedItem("subjects_declared")?.addEventListener("change", () => {
-    if (names !== null && !wrong) form.querySelector("[data-found]").textContent = readClasses();
-  });
-
-  input.addEventListener("change", chosen);
+  for (const field of [input, folder]) {
+    field.addEventListener("change", () => {
+      const files = [...field.files];
+      field.value = ""; // so that the same file can be chosen again after a correction
+      if (files.length > 0) choose(field === input ? files[0] : files.map((file) => ({ path: file.webkitRelativePath, file })));
+    });
+  }
   for (const kind of ["dragover", "dragleave", "drop"]) {
-    drop.addEventListener(kind, (event) => {
+    drop.addEventListener(kind, async (event) => {
       event.preventDefault();
       drop.classList.toggle("over", kind === "dragover");
-      if (kind === "drop" && event.dataTransfer.files.length > 0) {
-        input.files = event.dataTransfer.files;
-        chosen();
-      }
+      if (kind !== "drop") return;
+      const dropped = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
+      if (dropped.length === 0) return;
+      if (dropped.length === 1 && dropped[0].isFile) choose(event.dataTransfer.files[0]);
+      else choose((await Promise.all(dropped.map(filesBelow))).flat());
     });
   }
 
-  // --- sending --------------------------------------------------------------------------------------------------------
-  const refuse = (problem) => form.dispatchEvent(new CustomEvent("refused", { bubbles: true, detail: problem }));
+  // --- what becomes public --------------------------------------------------------------------------------------------
+  function publicText(name) {
+    const field = form.elements.namedItem(name);
+    if (field.type === "checkbox") return "yes";
+    if (field.dataset.limit !== undefined || field.dataset.people !== undefined) return field.value && Number(field.value).toLocaleString("en");
+    if (name === "classes") return typed().join(", ");
+    if (name === "width") return field.value && `${field.value} × ${valueOf("height") || field.value} pixels`;
+    return field.selectedOptions && field.value ? (field.selectedOptions[0].dataset.name ?? field.selectedOptions[0].text) : field.value;
+  }
 
-  const PROBLEM = "application/problem+json";
+  function show() {
+    for (const part of form.querySelectorAll("fieldset[data-people]")) part.hidden = part.disabled = !bySubject();
+    for (const place of document.querySelectorAll("[data-public]")) {
+      const field = form.elements.namedItem(place.dataset.public);
+      place.textContent = publicText(place.dataset.public) || "not stated yet";
+      place.parentElement.hidden = field.closest("fieldset[disabled]") !== null || (field.type === "checkbox" && !field.checked);
+    }
+  }
+
+  if (declaring) {
+    form.addEventListener("input", show);
+    form.addEventListener("invalid", () => (more.open = true), true); // fields in it cannot be shown otherwise
+    form.elements.namedItem("account_id").addEventListener("change", () => {
+      if (entries.length > 0 && !wrong) tell(readClasses());
+      show();
+    });
+    addEventListener("pageshow", show); // also when the browser restores fields
+    show();
+  }
+
+  // --- sending --------------------------------------------------------------------------------------------------------
+  function refuse(problem) {
+    form.dispatchEvent(new CustomEvent("refused", { bubbles: true, detail: problem }));
+    if (more?.querySelector("[data-fault]:not([hidden])")) more.open = true;
+  }
 
   function size(bytes) {
     const units = ["bytes", "kB", "MB", "GB", "TB"];
@@ -202,65 +299,46 @@
     return `${bytes.toFixed(1).replace(/\.0$/, "")} ${units[0]}`;
   }
 
-  function tooLarge(file) {
-    const limit = Number(form.dataset.uploadMax);
-    return file.size > limit ? `This file is ${size(file.size)}. The limit is ${size(limit)}.` : "";
+  function moved(bytes) {
+    bar.value = bytes / source.bytes;
+    note.textContent = `${Math.floor((100 * bytes) / source.bytes)}% of ${size(source.bytes)} sent`;
   }
 
-  // Declares and uploads in one atomic request: a line of JSON, then the file. On a dataset's page, only uploads.
-  // Resolves with the dataset.
-  function send(file) {
-    return new Promise((resolve, reject) => {
-      const request = new XMLHttpRequest();
-      let body = file;
-      if (declaring) {
-        request.open("POST", "/datasets/new");
-        const fields = { ...Object.fromEntries(new FormData(form)), format: format(file) };
-        body = new Blob([JSON.stringify(fields), "\n", file]);
-      } else {
-        request.open("PUT", `/v1/datasets/${form.dataset.upload}/content?format=${form.elements.namedItem("format").value}`);
-      }
-      request.setRequestHeader("Content-Type", "application/octet-stream");
-      request.setRequestHeader("X-Form-Token", document.querySelector("meta[name=form-token]").content);
-      request.setRequestHeader("Accept", PROBLEM);
-      bar.hidden = false;
-      request.upload.addEventListener("progress", (event) => {
-        bar.value = event.loaded / event.total;
-        note.textContent = `${Math.floor((100 * event.loaded) / event.total)}% of ${size(event.total)} sent`;
-      });
-      request.upload.addEventListener("load", () => {
-        bar.removeAttribute("value");
-        note.textContent = "Sent. Every image is being checked.";
-      });
-      request.addEventListener("load", () => {
-        if (request.status === 200 || request.status === 201) resolve(JSON.parse(request.responseText));
-        else if (request.getResponseHeader("Content-Type") === PROBLEM) reject(JSON.parse(request.responseText));
-        else reject({}); // a proxy's page
-      });
-      request.addEventListener("error", () => reject({}));
-      request.send(body);
-    });
+  async function upload() {
+    const { fit, format, ...fields } = Object.fromEntries(new FormData(form));
+    const what = { format: format ?? source.format, fit, fields: declaring ? fields : {} };
+    const token = document.querySelector("meta[name=form-token]").content;
+    const say = (text) => {
+      note.textContent = text;
+      if (text.startsWith("Sent")) bar.removeAttribute("value");
+    };
+    const options = { token, partBytes: limits.part, moved, note: say };
+    return sending.send(source, what, declaring ? "/datasets/new" : `/datasets/${form.dataset.upload}`, options);
   }
+
+  const stay = (event) => event.preventDefault();
 
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    const file = input.files[0];
-    if (!file) {
-      refuse({ detail: "Choose a file." });
-      return;
-    }
-    const detail = tooLarge(file) || (declaring ? unwanted() : "");
+    let detail = source === null ? "Choose a folder or a file." : "";
+    if (!detail && source.bytes > limits.file) detail = `This file is ${size(source.bytes)}. The limit is ${size(limits.file)}.`;
+    detail ||= declaring ? unwanted() : "";
     if (detail) {
-      refuse({ detail: `${detail} ${PUSH}` });
+      refuse({ detail });
       return;
     }
     button.disabled = true;
+    bar.hidden = false;
+    addEventListener("beforeunload", stay);
     try {
-      location.assign(`/datasets/${(await send(file)).id}`);
+      const { id } = await upload();
+      removeEventListener("beforeunload", stay);
+      location.assign(`/datasets/${id}`);
     } catch (problem) {
+      removeEventListener("beforeunload", stay);
       bar.hidden = true;
       note.textContent = "";
-      refuse(problem);
+      refuse(problem instanceof Error ? { detail: "A file cannot be read. Choose the folder or the file again." } : problem);
       button.disabled = false;
     }
   });

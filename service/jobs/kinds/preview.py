@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from obscura.wire.job_schemas import PreviewRecord, PreviewRequest
 from obscura.wire.schemas import record_of
 from obscura.wire.wording import show_percent
-from obscura.wire.words import Visibility
+from obscura.wire.words import JobState, Visibility
 from privacy.plans.moments import SEEN
 from privacy.plans.registry import RECIPES
 from service.db.base import new_id
@@ -22,7 +22,8 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import FailureCode, Job, Preview
 from service.errors import InvalidInput
 from service.identity.access import find
-from service.jobs.kind import Ask, Kind, Order, Reading, failure_of
+from service.jobs.endings import lock_attempt
+from service.jobs.kind import Ask, Kind, Order, Reading, failure_of, made_by
 from service.jobs.planning import plan_on, require_anchors_ready, require_ready, training_set
 from service.jobs.submission import planned_job, queue_job
 
@@ -118,10 +119,17 @@ def forecast_sentence(
     return f"{sentence} This is a forecast on other images, not a promise."
 
 
+def publish_grid(session: Session, *, job_id: str, attempt: int, grid: bytes) -> None:
+    """Store the grid of a running preview. Pages show it while the accuracy is being measured."""
+    job = lock_attempt(session, job_id, attempt, KIND.name, replay=JobState.RUNNING)
+    made_by(session, Preview, job_id).grid = grid
+    job.progress_version += 1
+
+
 def show(made: Preview, job: Job) -> PreviewRecord:
     found = made.results or {}
     seen = job.plan.get("facts", {}).get("expected_detail")
-    remarks = [] if seen is None else [SEEN[seen]]
+    remarks = [SEEN[seen]] if seen in SEEN and seen != "noise" else []
     return record_of(
         PreviewRecord,
         job,
@@ -133,6 +141,7 @@ def show(made: Preview, job: Job) -> PreviewRecord:
         balanced_accuracy=found.get("balanced"),
         accuracy_by_class=found.get("by_class"),
         chance=found.get("chance"),
+        grid_ready=made.has_grid,
         verdict=" ".join([forecast_sentence(**found), *remarks]) if found else None,
         notes=list(job.plan.get("notes", [])),
         failure=failure_of(job),
@@ -164,7 +173,8 @@ KIND = Kind(
         tag="plans",
         description="Read a preview: its state, and its forecast once it has ended.",
         image="grid",
-        image_description="Read a grid of images that the generator made from the stand-in, one class in each row.",
+        image_description="Read a grid of images that the generator made from the stand-in, one class in each row. It "
+        "is ready before the accuracy is.",
         examples={"accuracy": 0.74, "balanced_accuracy": 0.71},
     ),
     planned=True,

@@ -35,12 +35,12 @@ SAMPLE = {
     "created_at": "2026-01-01T00:00:00Z", "finished_at": "2026-01-01T00:00:00Z",
 }  # fmt: skip
 ASKED: dict[str, Callable[[Client], Any]] = {
-    "a list": lambda client: list(client.accounts()),
-    "one": lambda client: client.account("acc_a"),
-    "a job": lambda client: client.job("job_a"),
-    "recipes": lambda client: client.recipes(),
-    "what is made": lambda client: client.create_project(name="a"),
-    "a training": lambda client: client.start_training("ds_a", recipe="moments", epsilon=1),
+    "a list": lambda client: list(client.accounts.list()),
+    "one": lambda client: client.accounts.get("acc_a"),
+    "a job": lambda client: client.jobs.get("job_a"),
+    "recipes": lambda client: client.recipes.list(),
+    "what is made": lambda client: client.projects.create(name="a"),
+    "a training": lambda client: client.jobs.create("ds_a", recipe="moments", epsilon=1),
     "readiness": lambda client: client.wait_ready(0),
     "a document": lambda client: client.transport.document("/v1/releases/rel_a/card"),
     "events": lambda client: list(obscura.Job.events(bound(client, obscura.Job, "job_a"))),
@@ -72,7 +72,7 @@ def test_an_answer_that_is_not_the_services_says_what_answered(strange, asked):
 def test_the_same_for_asyncio_and_the_command_line():
     async def ask(url: str) -> None:
         async with obscura.connect_async(url, "key") as client:
-            await client.account("acc_a")
+            await client.accounts.get("acc_a")
 
     with answering(lambda _method, _path: STRANGE["a page of a proxy"]) as server:
         with pytest.raises(UnexpectedAnswer):
@@ -89,7 +89,7 @@ def test_a_list_that_does_not_end_and_an_answer_without_end_are_refused(monkeypa
     for content, said in ((b'{"items": [], "next_cursor": "a"}', "does not end"), (b" " * 5000, "more than")):
         answer = Answer(200, content, JSON)
         with client_of(lambda *_, answer=answer: answer) as client, pytest.raises(UnexpectedAnswer, match=said):
-            list(client.accounts())
+            list(client.accounts.list())
 
 
 def sampled(content: bytes, **facts: Any) -> Callable[[str, str], Answer]:
@@ -112,7 +112,7 @@ def test_a_download_ends_at_what_was_announced(tmp_path):
     ):
         with client_of(sampled(content, **facts)) as client:
             with pytest.raises(error):
-                client.sample("smp_a").to_imagefolder(tmp_path / "made")
+                client.samples.get("smp_a").to_imagefolder(tmp_path / "made")
             place = str(tmp_path / "m")
             ran = command(client.transport.base_url, "download", "smp_a", "--unpack", "--out", place)
             assert ran.exit_code == 1, ran.output

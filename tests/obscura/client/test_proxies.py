@@ -31,7 +31,7 @@ service, proxy = pytest.fixture(empty_service, name="service"), pytest.fixture(e
 
 def by_client(url: str) -> None:
     with obscura.connect(url, "key") as client:
-        list(client.accounts())
+        list(client.accounts.list())
 
 
 def by_command(url: str) -> None:

@@ -183,7 +183,7 @@ NO_DEPTHS = [0, 8, 33, "twelve", "", -12]
 
 @pytest.mark.parametrize(("depth", "window"), [*((None, no) for no in NO_WINDOWS), *((no, None) for no in NO_DEPTHS)])
 def test_depths_and_windows_that_are_none(depth, window):
-    with pytest.raises(PackingError, match="--window" if depth is None else "--depth"):
+    with pytest.raises(PackingError, match="`window`" if depth is None else "`depth`"):
         read_scale(depth, window)
 
 
@@ -191,7 +191,7 @@ def test_what_is_stated_is_read():
     assert read_scale("12", None) == read_scale(12, None) == Scale(depth=12)
     assert read_scale(None, " -160, 240 ") == read_scale(None, (-160, 240)) == Scale(window=(-160, 240))
     assert read_scale(None, "auto").window == "auto"
-    with pytest.raises(PackingError, match="--depth or --window"):
+    with pytest.raises(PackingError, match="`depth` or `window`"):
         read_scale(12, "0,5")
 
 

@@ -277,7 +277,7 @@ def test_a_table_says_the_classes_and_tags_or_a_column_the_subjects(tmp_path):
 def test_a_table_does_not_hide_that_images_are_of_one_person(tmp_path):
     root = two_by_two(tmp_path, "all/IM{number}.dcm")
     assert_refused(root, "same PatientID", table_of(root))
-    assert_refused(root, "leave --label-tag out", table_of(root).model_copy(update={"label_tag": "Modality"}))
+    assert_refused(root, "leave `label_tag` out", table_of(root).model_copy(update={"label_tag": "Modality"}))
     Image.fromarray((RAMP // 16).astype(np.uint8)).save(root / "all" / "IM3.png")
     (root / "all" / "IM3.dcm").unlink()
     (root / "labels.csv").write_text((root / "labels.csv").read_text().replace("IM3.dcm", "IM3.png"))

@@ -11,9 +11,9 @@ from PIL import Image, ImageOps
 
 from benchmarks.intake.builders.images import tiff_of
 from obscura.errors import Unreadable
+from obscura.image_types import PIXELS_MAX
 from obscura.preparing.depth import FORMAT_SCALE, Scale
 from obscura.preparing.images import Target, look, prepare_image
-from obscura.preparing.sources import PIXELS_MAX
 from service.ingest.pictures import decode_picture
 from tests.obscura.preparing.conftest import deep_png
 from tests.pictures import png, png_chunk, saved

@@ -112,7 +112,7 @@ def test_what_the_account_has_no_use_for_is_refused_before_anything_is_sent(peop
     assert prepare(tmp_path / "with.npz", subjects=True).private_subjects == 3
     assert prepare(tmp_path / "without.npz").private_subjects is None
     assert_refused(tmp_path / "without.npz", "third array 'subjects'", subjects=True)
-    assert_refused(tmp_path / "with.npz", "The array 'subjects' of with.npz identifies subjects.*--unit subject")
+    assert_refused(tmp_path / "with.npz", "The array 'subjects' of with.npz identifies subjects.*unit=\"subject\"")
     assert_refused(tmp_path / "blank.npz", "is a placeholder", subjects=True)
     package = prepare(tmp_path / "with.npz", subjects=None)
     assert (package.format, package.private_subjects) == ("zip", None)  # public: the ids stay here
@@ -147,7 +147,7 @@ def animals(tmp_path: Path) -> Path:
 def test_stated_classes_of_a_folder_may_be_more_than_it_has_and_not_fewer(animals):
     for place in (animals, Arrays(np.zeros((2, 8, 8), np.uint8), ["dog", "cat"])):
         assert prepare(place, Choices(classes=["dog", "cat", "eel"])).classes == ("dog", "cat", "eel")
-        assert_refused(place, r"--classes lacks classes of the data: dog\.", Choices(classes=["cat"]))
+        assert_refused(place, r"`classes` lacks classes of the data: dog\.", Choices(classes=["cat"]))
 
 
 def test_labels_that_are_numbers_get_the_stated_names_in_order(tmp_path):
@@ -311,7 +311,7 @@ WRONG |= {"classes": [[], ["cat", "cat"]]}
 
 @pytest.mark.parametrize("wrong", [{name: value} for name, values in WRONG.items() for value in values], ids=str)
 def test_words_that_are_not_understood(wrong):
-    with pytest.raises(PackingError, match=f"--{next(iter(wrong))}"):
+    with pytest.raises(PackingError, match=f"`{next(iter(wrong))}`"):
         Choices(**wrong)  # type: ignore[arg-type]
 
 

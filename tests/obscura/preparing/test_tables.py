@@ -41,7 +41,7 @@ def test_an_encoding_that_is_stated_is_kept_to():
     data = "file,label\n1.png,große Läsion\n".encode("cp1252")
     with pytest.raises(PackingError, match="not encoded in utf-8"):
         parse_table("t.csv", data, "utf-8")
-    with pytest.raises(PackingError, match="--table-encoding is a name"):
+    with pytest.raises(PackingError, match="`table_encoding` is a name"):
         parse_table("t.csv", data, "klingon")
 
 

@@ -22,7 +22,7 @@ from tests.service.reading_routes import TestClient
 from tests.service.steps import WithDatabase
 
 ACTS = set(Act)
-SHOWS_NOTHING = {"/v1/health/live", "/v1/health/ready", "/static/{name}", "/reference"}
+SHOWS_NOTHING = {"/uploads", "/v1/health/live", "/v1/health/ready", "/static/{name}", "/reference"}
 SECRET = "sekretsekret"
 
 

@@ -13,7 +13,9 @@ import pytest
 from rich.console import Console
 
 from obscura.cli.console import CliError
-from obscura.client import Client, Dataset, Datasets, MoreThanStated
+from obscura.client import Client, Dataset, MoreThanStated
+from obscura.client.collections import Jobs
+from obscura.client.datasets import Datasets
 from obscura.client.one_step import push_for
 from tests.pictures import saved, write_folders
 from tests.service.api.conftest import Served
@@ -49,24 +51,22 @@ def without(facts: Any) -> Any:
 
 def public_facts(client: Client, dataset: Dataset) -> dict[str, Any]:
     """Everything that anybody may read about a dataset, its account and its log, and what trainings would be."""
-    account = client.account(str(dataset.account_id))
+    account = client.accounts.get(str(dataset.account_id))
     plan = client.plan(dataset.id, recipe="dp_classifier", epsilon=0.5)
     everything = {"dataset": dataset.refresh(), "account": account, "plan": plan}
     shown = {name: record.model_dump(mode="json") for name, record in everything.items()}
-    log = [
-        {"kind": each.kind, "spent": each.spent_nano, "details": each.details} for each in client.entries(account.id)
-    ]
+    log = [{"kind": each.kind, "spent": each.spent_nano, "details": each.details} for each in account.entries()]
     return dict(without({**shown, "entries": log}))
 
 
 def push(_: Served, client: Client, folder: Path) -> Dataset:
-    account = client.create_account(name=folder.name, owner="clinic", epsilon=1, delta=1e-5, unit="record")
+    account = client.accounts.create(name=folder.name, owner="clinic", epsilon=1, delta=1e-5, unit="record")
     return client.datasets.push(folder, account_id=account.id, at_most=2000, skip_broken=True)
 
 
 def one_step(_: Served, client: Client, folder: Path) -> Dataset:
-    choices = {"at_most": 2000, "size": 16, "grey": True, "skip_broken": True}
-    return push_for(client, Console(quiet=True), folder, None, account=None, epsilon=1, preparing=choices)
+    reading = {"size": 16, "grey": True, "skip_broken": True}
+    return push_for(client, Console(quiet=True), folder, None, epsilon=1, at_most=2000, reading=reading)[0]
 
 
 def quickstart(*flags: str) -> Bring:
@@ -82,7 +82,7 @@ def quickstart(*flags: str) -> Bring:
 WAYS = {
     "push": push,
     "one step": one_step,
-    "quickstart": quickstart("--at-most", "2000", "--size", "64", "--skip-broken"),
+    "quickstart": quickstart("--at-most", "2000", "--size", "64", "--skip-broken", "--accept-rough"),
 }
 
 
@@ -93,7 +93,7 @@ def test_neighbouring_folders_are_declared_paid_for_and_planned_alike(
     def no_training(*_: object, **__: object) -> None:
         raise CliError("no training here")
 
-    monkeypatch.setattr(Client, "start_training", no_training)
+    monkeypatch.setattr(Jobs, "create", no_training)
     if bring is not push:  # what is sent is the same whichever way, and takes seconds each time
         monkeypatch.setattr(Datasets, "send", lambda _datasets, dataset, *_: dataset)
     else:  # the smallest folders, and each odd one
@@ -108,14 +108,14 @@ def test_a_folder_that_holds_more_than_was_stated_is_refused_here_and_nothing_is
     client: Client, tmp_path: Path
 ) -> None:
     folder = album(tmp_path, 11)
-    account = client.create_account(name="patients", owner="clinic", epsilon=1, delta=1e-5, unit="record")
+    account = client.accounts.create(name="patients", owner="clinic", epsilon=1, delta=1e-5, unit="record")
     with pytest.raises(MoreThanStated) as error:
         client.datasets.push(folder, account_id=account.id, at_most=10)
     assert not set("0123456789") & set(str(error.value)), "no number of the pictures"
-    assert list(client.datasets()) == []
+    assert list(client.datasets.list()) == []
     with pytest.raises(MoreThanStated):
-        push_for(client, Console(quiet=True), folder, None, account=None, epsilon=1, preparing={"at_most": 10})
-    assert [each.name for each in client.accounts()] == ["patients"]
+        push_for(client, Console(quiet=True), folder, None, epsilon=1, at_most=10, reading={})
+    assert [each.name for each in client.accounts.list()] == ["patients"]
 
 
 @pytest.mark.parametrize("missing", ["no-such-folder", "album-3"])
@@ -123,10 +123,10 @@ def test_a_bound_that_is_missing_is_asked_for_before_the_folder_is_looked_at(
     client: Client, tmp_path: Path, missing: str
 ) -> None:
     album(tmp_path, 3)
-    account = client.create_account(name="patients", owner="clinic", epsilon=1, delta=1e-5, unit="record")
+    account = client.accounts.create(name="patients", owner="clinic", epsilon=1, delta=1e-5, unit="record")
     for ask in (
         lambda: client.datasets.push(tmp_path / missing, account_id=account.id),
         lambda: client.train(tmp_path / missing, epsilon=1, show=False),
     ):
-        with pytest.raises(Exception, match=r"--at-most is missing.* --at-most 2000"):
+        with pytest.raises(Exception, match=r"`at_most` is missing.* at_most=2000"):
             ask()

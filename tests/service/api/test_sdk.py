@@ -83,61 +83,61 @@ def through(served: Any, network: Broken) -> Client:
 
 
 def test_the_whole_vocabulary(served, client):
-    account = client.create_account(**PEOPLE, epsilon=2)
-    assert client.account(account.id) == account
-    assert [found.id for found in client.accounts()] == [account.id]
-    dataset = client.declare_dataset(
+    account = client.accounts.create(**PEOPLE, epsilon=2)
+    assert client.accounts.get(account.id) == account
+    assert [found.id for found in client.accounts.list()] == [account.id]
+    dataset = client.datasets.create(
         name="d", visibility="private", account_id=account.id, classes=["a", "b"], height=4, width=4, channels=1,
         records_declared=100,
     )  # fmt: skip
     body = npz(20)
     assert dataset.push([body[:100], body[100:]], format="npz").state == "ready"
-    assert client.dataset(dataset.id).state == "ready"
+    assert client.datasets.get(dataset.id).state == "ready"
     plan = client.plan(dataset.id, **ASKED, epsilon=1)
-    job = client.start_training(dataset.id, **ASKED, epsilon=1)
+    job = client.jobs.create(dataset.id, **ASKED, epsilon=1)
     assert job.cost_nano == plan.cost_nano
     assert not job.finished
     release_id = served.publish(job.id, served.claim(job.id))
     release = job.refresh().release()
     assert release.id == release_id
     assert (release.card()["epsilon"], release.epsilon, release.recipe) == (1.0, 1.0, "datalens")
-    assert [entry.kind for entry in client.entries(account.id)] == ["open", "hold", "arm", "charge", "capture"]
-    assert [found.id for found in client.releases()] == [release_id]
-    assert [found.id for found in client.jobs()] == [job.id]
-    key = client.create_key(name="k", scopes=["read"])
-    assert client.revoke_key(key.id).revoked_at is not None
+    assert [entry.kind for entry in account.entries()] == ["open", "hold", "arm", "charge", "capture"]
+    assert [found.id for found in client.releases.list()] == [release_id]
+    assert [found.id for found in client.jobs.list()] == [job.id]
+    key = client.keys.create(name="k", scopes=["read"])
+    assert client.keys.revoke(key.id).revoked_at is not None
     assert client.ready()
 
 
 def test_lists_go_through_all_pages(served, client):
     made = [served.account(name=f"a{number}")["id"] for number in range(12)]  # a page holds five
-    assert [account.id for account in client.accounts()] == made
+    assert [account.id for account in client.accounts.list()] == made
 
 
 def test_errors_have_types_and_numbers(served, client, dataset):
     with pytest.raises(BudgetError) as budget:
-        client.start_training(dataset["id"], **ASKED, epsilon=5)
+        client.jobs.create(dataset["id"], **ASKED, epsilon=5)
     assert budget.value.numbers["requested_epsilon"] == 5
     assert budget.value.numbers["affordable_epsilon"] == 2
     with pytest.raises(NotFoundError):
-        client.job("job_nothing")
+        client.jobs.get("job_nothing")
     with pytest.raises(RequestError) as invalid:
-        client.start_training(dataset["id"], **ASKED, epsilon=-1)
+        client.jobs.create(dataset["id"], **ASKED, epsilon=-1)
     assert invalid.value.errors[0].pointer == "/body/epsilon"
     for token in (None, "nonsense", served.tokens["data"]):
         with Client(served.url, token) as stranger, pytest.raises(AuthError):
-            next(stranger.jobs())
+            stranger.jobs.list()
 
 
 def test_something_else_at_the_address(served):
     with Client(served.url + "/v1", served.tokens["admin"]) as client, pytest.raises(NotFoundError):
-        client.job("x")
+        client.jobs.get("x")
 
 
 def test_a_lost_answer_starts_nothing_twice(served, dataset):
     network = Broken(lost=2)
     with through(served, network) as client:
-        job = client.start_training(dataset["id"], **ASKED, epsilon=0.5)
+        job = client.jobs.create(dataset["id"], **ASKED, epsilon=0.5)
     keys = [request.headers["Idempotency-Key"] for request in network.requests]
     assert keys == [keys[0]] * 3
     assert [found["id"] for found in served.read("jobs")["items"]] == [job.id]
@@ -146,13 +146,13 @@ def test_a_lost_answer_starts_nothing_twice(served, dataset):
 def test_what_may_not_be_repeated_is_not(served):
     network = Broken(lost=1)
     with through(served, network) as client, pytest.raises(ConnectionFailed):
-        client.create_account(**PEOPLE, epsilon=1)
+        client.accounts.create(**PEOPLE, epsilon=1)
     assert len(network.requests) == 1
 
 
 def test_waiting_goes_on_over_many_short_streams(served, client, dataset):
     """Each step is reported once the one before it was heard: streams tell the newest state, not every one."""
-    job = client.start_training(dataset["id"], **ASKED, epsilon=0.5)
+    job = client.jobs.create(dataset["id"], **ASKED, epsilon=0.5)
     told = [threading.Event() for _ in range(4)]
 
     def work() -> None:
@@ -181,7 +181,7 @@ def test_waiting_goes_on_over_many_short_streams(served, client, dataset):
 
 
 def test_waiting_for_a_job_that_does_not_succeed(client, dataset):
-    job = client.start_training(dataset["id"], **ASKED, epsilon=0.5)
+    job = client.jobs.create(dataset["id"], **ASKED, epsilon=0.5)
     with pytest.raises(WaitTimeout):
         job.wait(timeout_seconds=0.0)
     job.cancel()
@@ -193,14 +193,14 @@ def test_waiting_for_a_job_that_does_not_succeed(client, dataset):
 @pytest.fixture
 def sample_id(served: Any, released: Callable[[], tuple[dict[str, Any], str]], client: Client) -> str:
     _, release_id = released()
-    drawn = client.release(release_id).sample(count=10, seed=1)
+    drawn = client.releases.get(release_id).sample(count=10, seed=1)
     served.finish_sample(drawn.model_dump(), CONTENT, "images.zip")
     return drawn.id
 
 
 def test_downloading(client, sample_id, tmp_path):
     seen: list[tuple[int, int]] = []
-    path = client.sample(sample_id).download(tmp_path / "deep" / "images.zip", lambda *done: seen.append(done))
+    path = client.samples.get(sample_id).download(tmp_path / "deep" / "images.zip", lambda *done: seen.append(done))
     assert path.read_bytes() == CONTENT
     assert seen[-1] == (len(CONTENT), len(CONTENT))
     assert list(path.parent.iterdir()) == [path]
@@ -209,7 +209,7 @@ def test_downloading(client, sample_id, tmp_path):
 def test_a_broken_download_goes_on_where_it_stopped(served, sample_id, tmp_path):
     network = Broken(lost=0, after_bytes=300_000)
     with through(served, network) as client:
-        sample = client.sample(sample_id)
+        sample = client.samples.get(sample_id)
         network.lost = 2
         network.requests.clear()
         assert sample.download(tmp_path / "images.zip").read_bytes() == CONTENT
@@ -221,10 +221,10 @@ def test_a_download_with_the_wrong_digest_is_not_kept(client, sample_id, tmp_pat
     part = tmp_path / "images.zip.part"
     part.write_bytes(b"x" * 1000)  # of something else
     with pytest.raises(DownloadCorrupt):
-        client.sample(sample_id).download(tmp_path / "images.zip")
+        client.samples.get(sample_id).download(tmp_path / "images.zip")
     assert list(tmp_path.glob("images*")) == []
     part.write_bytes(b"x" * (len(CONTENT) + 1))  # longer than the content: started again
-    path = client.sample(sample_id).download(tmp_path / "images.zip")
+    path = client.samples.get(sample_id).download(tmp_path / "images.zip")
     assert hashlib.sha256(path.read_bytes()).digest() == hashlib.sha256(CONTENT).digest()
 
 
@@ -242,7 +242,7 @@ def test_a_folder_goes_in_as_it_is_and_is_declared_as_stated(served, client, mot
     assert said[1] == 'Stays here: images by class: "cat" 7, "dog" 6.'
     assert said[-1].startswith('Declaring, and thereby making public: classes "cat", "dog";')
     assert said[-1].endswith("at most 2000 records, each protected by itself.")
-    assert [found.id for found in client.datasets()] == [dataset.id]
+    assert [found.id for found in client.datasets.list()] == [dataset.id]
     assert sorted(motley.rglob("*")) == before
     assert list(scratch.iterdir()) == []
 

@@ -131,11 +131,11 @@ def write_arrays(path: Path, count: int) -> Path:
 @pytest.fixture
 def account(client: Client) -> str:
     name = f"people {new_id('x')}"
-    client.create_account(name=name, owner="clinic", epsilon=2.0, delta=1e-5, unit="record")
+    client.accounts.create(name=name, owner="clinic", epsilon=2.0, delta=1e-5, unit="record")
     return name
 
 
 @pytest.fixture
 def dataset(client: Client, account: str) -> str:
     images = Arrays(two_classes(200)[0], np.arange(200) % 2)
-    return client.datasets.push(images, account_id=client.find_account(account).id, at_most=200).id
+    return client.datasets.push(images, account_id=client.accounts.get(account).id, at_most=200).id

@@ -60,9 +60,9 @@ def test_at_a_terminal_push_asks_before_it_declares(shell, client, tmp_path):
     declined = shell(*command, input=Terminal("n\n"), code=1).err
     assert 'Stays here: images by class: "0" 15, "1" 15.' in declined
     assert "Nothing was declared or sent." in declined
-    assert "asked" not in {each.name for each in client.datasets()}
+    assert "asked" not in {each.name for each in client.datasets.list()}
     shell(*command, input=Terminal("y\n"))
-    client.datasets.find("asked").delete()
+    client.datasets.get("asked").delete()
     shell(*command, "--yes", input=Terminal(""))
     (tmp_path / "train").mkdir()
     Image.new("L", (8, 8), 9).save(tmp_path / "train" / "1.png")

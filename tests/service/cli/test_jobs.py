@@ -5,6 +5,7 @@ import stat
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -13,8 +14,9 @@ from obscura.cli.admins import read_end
 from obscura.cli.console import UNBOUNDED, CliError, Output
 from obscura.cli.jobs import lossy_cancel_question, show_plan
 from obscura.client import Job
-from obscura.wire.job_schemas import BudgetFacts, PlanRecord, RecipeList, StageFacts
+from obscura.wire.job_schemas import BudgetFacts, Expectation, PlanRecord, RecipeList, StageFacts
 from privacy.accounting.filter import open_filter
+from privacy.plans.expectations import expect
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import RECIPES, build_plan
 from service.cli import installed_recipes
@@ -24,7 +26,7 @@ from tests.service.cli.conftest import Shell
 COLUMNS = 80
 
 
-def shown(made: Plan) -> str:
+def shown(made: Plan, **changes: Any) -> str:
     """The tables of a plan where nothing bounds their width, as in a pipe."""
     budget = BudgetFacts.model_validate(dict.fromkeys(BudgetFacts.model_fields, 1) | {"account_id": "acc_x"})
     stages = [
@@ -33,10 +35,13 @@ def shown(made: Plan) -> str:
     ]
     facts = {"recipe": made.recipe, "epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove"}
     facts |= {"cost_nano": made.cost_nano, "cost_epsilon": 0.9999999, "notes": [], "config": {}}
-    record = PlanRecord(**facts, dataset_id="ds_x", stages=stages, facts=made.facts, budget=budget)
+    unknown = dict.fromkeys(Expectation.model_fields) | {"summary": [], "curve": []}
+    facts |= {"facts": made.facts, "budget": budget, "expectation": Expectation(**unknown)} | changes
+    record = PlanRecord(**facts, dataset_id="ds_x", stages=stages)
     output = Output(as_json=False)
     output._out = Console(soft_wrap=True, width=UNBOUNDED, file=io.StringIO())
-    show_plan(output, record)
+    output.err.file = output._out.file
+    show_plan(output, record, "https://obscura.test")
     return output._out.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -53,6 +58,20 @@ def test_a_plans_table_fits_a_terminal(recipe, preset):
     text = shown(made)
     assert max(map(len, text.splitlines())) <= COLUMNS, text
     assert ("teachers" in text) == ("teachers" in made.facts)
+
+
+def test_a_plan_says_what_to_expect_and_how_to_afford_it():
+    facts, account = PublicFacts(tuple("0123456789"), 28, 28, 1, 1437, "record"), open_filter(12.0, 1e-5)
+    made = build_plan("moments", {}, account, account.nano_of(1.0), facts)
+    expected = expect(made, {}, account, facts, account.capacity_nano)
+    expected = expected.model_copy(update={"example": "/static/outlines_grey.png"})
+    poor = dict.fromkeys(BudgetFacts.model_fields, 1.25) | {"account_id": "acc_x", "left_nano": 1, "left_after_nano": 1}
+    budget = BudgetFacts.model_validate(poor | {"affordable": False})
+    text = shown(made, expectation=expected, budget=budget, notes=list(made.notes))
+    assert "\n".join(expected.summary) in text
+    assert "https://obscura.test/static/outlines_grey.png" in text
+    assert "Lower --epsilon to at most 1.25." in text
+    assert text.count(expected.summary[0]) == 1, "it is also a note of the plan"
 
 
 PAID = {"charged_nano": 5, "planned_nano": 10, "charged_epsilon": 0.41234, "planned_epsilon": 1.0}
@@ -88,14 +107,15 @@ def test_a_recipe_that_only_the_service_knows_is_listed_and_shown(tmp_path):
         assert recipes("--json").json == [toy.model_dump(mode="json")]
         assert "Count the records" in recipes().out
         shown = recipes("toy")
-    option, value = next(iter(toy.defaults.items()))
-    assert f"{option}={value}" in shown.out
+    assert [line for line in shown.out.splitlines() if line in toy.groups] == list(toy.groups)
+    assert 'class_fractions=""' in shown.out
+    assert all(f"  {option}=auto  (" in shown.out for option in toy.follows), "not a default that no plan has"
     assert "--recipe toy" in shown.err
 
 
 def test_the_client_reads_what_the_service_serves(client):
-    assert client.recipes() == installed_recipes()
-    assert client.recipe("moments") in client.recipes()
+    assert client.recipes.list() == installed_recipes()
+    assert client.recipes.get("moments") in client.recipes.list()
 
 
 @pytest.mark.usefixtures("no_backoff")
@@ -121,7 +141,7 @@ def test_a_limit_is_raised_by_two_admins_and_an_account_frozen_by_one(shell, cli
     bob = (tmp_path / "bob.key").read_text("ascii").strip()
     assert stat.S_IMODE((tmp_path / "bob.key").stat().st_mode) == 0o600
     shell("admins", "admit", "bob", "--introduction", introduction, "--reason", "the second", "--json")
-    assert {"first admin", "bob"} <= {admin.name for admin in client.admins()}
+    assert {"first admin", "bob"} <= {admin.name for admin in client.admins.list()}
     asked = shell("limits", "request", account, "-e", "3", "--reason", "a second study", "--json", OBSCURA_TOKEN=alice)
     request_id = asked.json["id"]
     assert f"obscura decisions approve {request_id}" in asked.err

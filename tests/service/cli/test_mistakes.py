@@ -28,11 +28,11 @@ def people(client: Client) -> str:
     """The name of an account, which has a dataset of the same name; made once, or that name would be ambiguous."""
     name = f"people-{new_id('x')}"
     images = np.random.default_rng().integers(0, 255, (200, 8, 8), dtype=np.uint8)
-    account = client.create_account(name=name, owner="clinic", epsilon=2, delta=1e-4, unit="record")
+    account = client.accounts.create(name=name, owner="clinic", epsilon=2, delta=1e-4, unit="record")
     client.datasets.push(Arrays(images, np.arange(200) % 2), account_id=account.id, at_most=200, name=name)
     facts = {"classes": ["a", "b"], "height": 8, "width": 8, "channels": 1, "records_declared": 10}
     for each in ("twins", "twins", "ds_store"):
-        client.declare_dataset(name=each, visibility="public", **facts)
+        client.datasets.create(name=each, visibility="public", **facts)
     return name
 
 

@@ -63,10 +63,11 @@ def test_neighbouring_files_fill_in_the_same_declaration(site, live, browser, tm
     assert said == []
 
 
-def test_a_zip_of_a_folder_is_declared_by_its_class_folders(site, stock, live, browser, tmp_path):
-    """As macOS writes it. The class names follow the stated number of people, unless somebody has typed them."""
+def test_a_zip_of_a_folder_is_declared_by_its_class_folders(site, stock, live, browser, tmp_path, open_account):
+    """As macOS writes it. The class names follow the unit of the account, unless somebody has typed them."""
     from playwright.sync_api import expect
 
+    open_account(site.factory, name="families", unit="subject")
     names = ["digits/0/a.png", "digits/1/b.png", "__MACOSX/digits/0/._a.png", "digits/.DS_Store"]
     (tmp_path / "digits.zip").write_bytes(archive(*((name, b"x") for name in names)))
     with a_page(browser, base_url=live) as (page, said):
@@ -74,18 +75,13 @@ def test_a_zip_of_a_folder_is_declared_by_its_class_folders(site, stock, live, b
         page.goto("/datasets/new")
         page.set_input_files("#file", tmp_path / "digits.zip")
         expect(page.locator("#classes")).to_have_value("0, 1")
-        page.fill("#subjects_declared", "20")
-        page.locator("#subjects_declared").blur()
+        page.select_option("#account_id", label="families, protects people")
         expect(page.locator("#classes")).to_have_value("")
         page.get_by_text("one outer folder, digits").wait_for()
-        page.fill("#subjects_declared", "")
-        page.locator("#subjects_declared").blur()
+        page.select_option("#account_id", label="patients")
         expect(page.locator("#classes")).to_have_value("0, 1")
         page.fill("#classes", "0, 2")
-        for field, value in (("width", "8"), ("height", "8"), ("records_declared", "2000")):
-            page.fill(f"#{field}", value)
-        page.select_option("#channels", label="grey")
-        page.select_option("#account_id", index=1)
+        page.fill("#records_declared", "2000")
         page.click("[data-declare] button[type=submit]")
         page.get_by_text("not among the classes").wait_for()
     assert said == []
@@ -245,9 +241,11 @@ def test_private_images_are_made_by_clicks_alone(browser, tmp_path):
 
         page.goto("/")
         page.click("main a:has-text('Upload images') >> nth=0")
-        for field, value in (("name", "digits"), ("width", "8"), ("height", "8"), ("records_declared", "2000")):
+        page.get_by_text("More options").click()
+        for field, value in (("name", "digits"), ("width", "8"), ("records_declared", "2000")):
             page.fill(f"#{field}", value)
         page.select_option("#channels", label="grey")
+        page.select_option("#fit", label="Reject the upload")
         page.set_input_files("#file", digits(tmp_path / "digits.zip"))
         expect(page.locator("#classes")).to_have_value(", ".join("0123456789"), timeout=PATIENCE_MS)
         page.select_option("#account_id", label="writers")

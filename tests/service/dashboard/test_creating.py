@@ -1,7 +1,6 @@
 """What pages create: accounts, datasets with their images, trainings, searches. Once each, with nothing lost."""
 
 import html
-import json
 import re
 from collections.abc import Sequence
 from itertools import product
@@ -13,13 +12,15 @@ import pytest
 
 from obscura.wire.words import DatasetState, JobState
 from privacy.plans.registry import RECIPES
-from service import dashboard, jobs, ledger
+from service import dashboard, errors, jobs, ledger
+from service.datasets.parts import PART_BYTES_MAX
 from service.datasets.vault import make_fingerprint_key
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Preview, Sweep
 from service.db.ledger_tables import Account
 from service.jobs import kinds
+from service.views.plans import describe_recipe
 from tests.pictures import archive, picture
 from tests.service.dashboard.conftest import Stock, assert_shown, forms_of, submit, token_of
 from tests.service.steps import hold_amount
@@ -48,11 +49,19 @@ def test_the_script_of_uploads_fills_in_no_number_of_records_and_opens_no_pictur
     assert not re.findall("records_declared|createImageBitmap|getImageData", script)
 
 
-def declare_and_upload(client, content, **changes):
-    token = changes.pop("token", "") or token_of(client, "/datasets/new")
-    fields = DATASET | {"format": "zip", "account_id": "public"} | changes
-    body = json.dumps(fields).encode() + b"\n" + content
-    return client.post("/datasets/new", content=body, headers=PROBLEM | {"X-Form-Token": token})
+def declare_and_upload(client, content, *, fit="exact", format="zip", token="", **changes):
+    """Upload as the page's script does: begin, send the parts, end. Returns the first refusal, or the last answer."""
+    headers = PROBLEM | {"X-Form-Token": token or token_of(client, "/datasets/new")}
+    form = {"fields": DATASET | {"account_id": "public"} | changes, "format": format, "fit": fit}
+    answer = client.post("/uploads", json=form | {"file_bytes": len(content)}, headers=headers)
+    if answer.is_error:
+        return answer
+    upload = answer.json()["upload"]
+    for offset in range(0, len(content), PART_BYTES_MAX):
+        part, where = content[offset : offset + PART_BYTES_MAX], headers | {"X-Upload": upload}
+        answer = client.put(f"/uploads?offset={offset}", content=part, headers=where)
+        assert answer.json() == {"received": offset + len(part)}
+    return client.post("/datasets/new", json=form | {"upload": upload}, headers=headers)
 
 
 REFUSED_UPLOADS = {
@@ -83,14 +92,18 @@ def test_a_refused_upload_leaves_no_declaration(make_site, refused):
     assert "scans" not in uploader.get("/datasets").text
     assert not any(path.is_file() for path in (site.settings.data_dir / "quarantine").rglob("*"))
     sent = declare_and_upload(uploader, zipped())
-    assert (sent.status_code, sent.json()["state"]) == (201, "ready")
+    assert (sent.status_code, sent.json()["state"]) == (200, "ready")
 
 
-def test_a_form_whose_fields_have_no_end_or_cannot_be_read_is_refused(site, uploader):
-    headers = PROBLEM | {"X-Form-Token": token_of(uploader, "/datasets/new")}
-    for body in (b"x" * 3_000_000, b'{"name": "' + b"x" * 20_000 + b'"}\n', b'{"name": 7}\n', b"[]\n", b"{}", b""):
-        answer = uploader.post("/datasets/new", content=body, headers=headers)
-        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_input")
+def test_a_form_that_is_too_large_or_cannot_be_read_is_refused(site, uploader):
+    headers = PROBLEM | {"X-Form-Token": token_of(uploader, "/datasets/new"), "Content-Type": "application/json"}
+    for address in ("/uploads", "/datasets/new"):
+        for body in (b'{"fields": {"name": 7}}', b"[]", b"{", b"", b'{"more": ""}', b'{"upload": "%s"}' % (b"a" * 65)):
+            answer = uploader.post(address, content=body, headers=headers)
+            assert (answer.status_code, answer.json()["code"]) == (422, "invalid_input")
+        for accept in (PROBLEM["Accept"], "text/html"):  # the page, too, states the limit
+            answer = uploader.post(address, content=b"x" * 3_000_000, headers=headers | {"Accept": accept})
+            assert (answer.status_code, "This request is 3 MB. The limit is 1 MB." in answer.text) == (413, True)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +119,7 @@ def test_names_that_may_be_no_classes_are_asked_about_before_they_are_public(
     asked = declare_and_upload(uploader, content, **fields)
     assert (asked.status_code, said in asked.json()["fields"]["classes"]) == (422, True)
     assert site.rows(Dataset) == []
-    assert declare_and_upload(uploader, content, **fields, stated="yes").status_code == 201
+    assert declare_and_upload(uploader, content, **fields, stated="yes").status_code == 200
     (declared,) = site.rows(Dataset)
     assert list(declared.classes) == classes.split(", ")
 
@@ -121,7 +134,7 @@ def test_a_training_is_priced_then_asked_for_once(site, stock, trainer):
     before = site.rows(Job)
     for number, epsilon in enumerate(("0.2", "0.8")):
         part = trainer.get(f"/train/price?dataset={stock.dataset}&recipe=datalens&epsilon={epsilon}").text
-        price, now, after = map(float, re.findall(r"<dd>ε ([\d.]+)", part)[:3])
+        price, now, after = map(float, re.findall(r"ε ([\d.]+)</span></dd>", part)[:3])
         assert (0.15, 0.7)[number] < price < float(epsilon) + 0.01
         assert after <= now
         assert "for this training" in part
@@ -193,7 +206,9 @@ def test_every_option_of_a_recipe_is_a_field_that_its_model_describes(site, stoc
     spend(site, stock.account)  # so that the pages below plan nothing
     for name, recipe in RECIPES.items():
         page = html.unescape(trainer.get(f"/train?dataset={stock.dataset}&recipe={name}").text)
-        assert re.findall(r'name="option\.(\w+)"', page) == list(recipe.options["properties"])
+        groups = describe_recipe(recipe).groups
+        assert len(groups) in ((3, 4, 5, 6) if groups else (0,))
+        assert re.findall(r'name="option\.(\w+)"', page) == [each for names in groups.values() for each in names]
         assert_shown(page, *(schema["description"] for schema in recipe.options["properties"].values()))
 
 
@@ -286,8 +301,15 @@ def test_a_plan_is_previewed_and_its_forecast_is_shown(site, stock, trainer):
     assert (site.job(job_id).kind, site.job(job_id).hold_id) == ("preview", None)
     found = {"accuracy": 0.2, "real": 0.9, "chance": 0.1, "stand_in": "generated patterns"}
     site.do(jobs.claim, job_id=job_id, worker="w", lease_seconds=60, now=site.now)
-    site.do(kinds.preview.KIND.finish, job_id=job_id, attempt=1, results=found, grid=b"\x89PNG", now=site.now)
     preview_id = site.do(jobs.made_by, Preview, job_id).id
+    assert "grid.png" not in trainer.get(f"/jobs/{job_id}").text
+    site.do(kinds.preview.publish_grid, job_id=job_id, attempt=1, grid=b"\x89PNG drawn")
+    shown = trainer.get(f"/jobs/{job_id}/part").text
+    assert_shown(shown, f"/previews/{preview_id}/grid.png", "The accuracy is being measured.")
+    assert trainer.get(f"/previews/{preview_id}/grid.png").content == b"\x89PNG drawn"
+    with pytest.raises(errors.StaleAttempt):
+        site.do(kinds.preview.publish_grid, job_id=job_id, attempt=2, grid=b"late")
+    site.do(kinds.preview.KIND.finish, job_id=job_id, attempt=1, results=found, grid=b"\x89PNG", now=site.now)
     shown = trainer.get(f"/jobs/{job_id}").text
     assert_shown(shown, "right on 20% of generated patterns", "nearly everything is lost in the noise")
     assert_shown(shown, f"/previews/{preview_id}/grid.png")
@@ -314,9 +336,9 @@ def test_a_search_is_priced_as_a_whole_then_held_once(site, stock, trainer):
     ]
     command = f"obscura sweep {stock.dataset} --recipe datalens --epsilon 0.2 --option top_k=7"
     assert_shown(html.unescape(page), f"{command} --grid 'teachers=100, 300' --grid epsilon=0.1,0.2,0.3 --wait")
-    price, before = float(re.findall(r"<dd>ε ([\d.]+)", page)[0]), site.balance(stock.account)
+    price, before = float(re.findall(r"ε ([\d.]+)</span></dd>", page)[0]), site.balance(stock.account)
     part = trainer.get("/train/price" + query).text
-    assert float(re.findall(r"<dd>ε ([\d.]+)", part)[0]) == price
+    assert float(re.findall(r"ε ([\d.]+)</span></dd>", part)[0]) == price
     assert site.rows(Sweep) == []
     first, second = (submit(trainer, "/train" + query, "POST /v1/sweeps", once="c" * 32).json() for _ in range(2))
     (sweep,) = site.rows(Sweep)

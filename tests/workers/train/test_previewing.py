@@ -13,12 +13,14 @@ from service.datasets.vault import Vault
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import FailureCode, Preview
 from service.db.session import transaction
+from service.jobs.kinds.preview import show
 from service.storage.interface import key_of
 from tests.workers.conftest import OPTIONS
 from tests.workers.small_trainings import FACTS, SMALL, digits, plan_of, stop_at, work
 from workers.evaluation import utility
 from workers.recipes.interface import Cancelled
 from workers.recipes.registry import TRAINERS
+from workers.supervise.attempts import ExitStatus
 from workers.train.kinds import preview as previewing
 from workers.train.kinds.preview import cut, find_stand_in, forecast
 
@@ -54,6 +56,22 @@ def test_a_preview_neither_pays_nor_opens_private_images(workshop):
     assert preview.grid.startswith(b"\x89PNG")
     assert workshop.balance() == before
     assert len(workshop.entries()) == logged
+
+
+def test_the_grid_can_be_seen_before_anything_is_measured(workshop, monkeypatch):
+    def seen(*_: Any, **__: Any) -> Any:
+        with transaction(workshop.factory, read_only=True) as session:
+            preview = session.scalars(select(Preview).options(undefer(Preview.grid))).one()
+            record = show(preview, workshop.job(job_id))
+        assert preview.grid.startswith(b"\x89PNG")
+        assert (record.grid_ready, record.accuracy, record.finished_at) == (True, None, None)
+        raise Cancelled
+
+    monkeypatch.setattr(previewing, "train_and_test", seen)
+    job_id = ask(workshop)
+    with transaction(workshop.factory, read_only=True) as session:
+        assert not show(session.scalars(select(Preview)).one(), workshop.job(job_id)).grid_ready
+    assert workshop.work(job_id, TRAINERS) == ExitStatus.INTERRUPTED  # by `seen`, after its assertions
 
 
 def test_a_stand_in_that_is_gone_is_named_as_the_reason(workshop):

@@ -85,7 +85,13 @@ def run(context: orders.Context) -> None:
     after = [Piece(stage, EPOCHS * samples, seconds) for stage in (MEASURED, REFERENCE)]
     progress = ReportedProgress(context, (*work_of(plan, facts), drawing.drawing_work(plan, facts, samples), *after))
     trainer = context.trainers[plan.recipe]
-    found = forecast(plan, facts, stand_in, trainer, parts=parts, device=context.device, progress=progress)
+
+    def publish(grid: bytes) -> None:
+        with transaction(context.factory) as session:
+            preview.publish_grid(session, job_id=job_id, attempt=context.attempt.number, grid=grid)
+
+    common: dict[str, Any] = {"parts": parts, "device": context.device, "progress": progress, "publish": publish}
+    found = forecast(plan, facts, stand_in, trainer, **common)
     results = asdict(found)
     context.end(preview.KIND.finish, grid=results.pop("grid"), results=results)
 
@@ -130,13 +136,15 @@ def forecast(
     parts: Mapping[str, Any] | None = None,
     device: torch.device | None = None,
     progress: Progress = lambda **_: None,
+    publish: Callable[[bytes], None] = lambda _: None,
     samples: int | None = None,
     epochs: int | None = None,
 ) -> Forecast:
     """Run a plan's training on a stand-in, and measure the result.
 
     The stand-in has the declared numbers of records, classes and pixels. `parts` is the result of `public_parts`. The
-    CNN is trained on `samples` images, by default `samples_for`, for `epochs`, by default EPOCHS.
+    CNN is trained on `samples` images, by default `samples_for`, for `epochs`, by default EPOCHS. `publish`
+    gets the grid before anything is measured.
     """
     device, classes, count = device or torch.device("cpu"), facts.classes, samples or samples_for(facts)
     subjects = None
@@ -158,8 +166,16 @@ def forecast(
         with tempfile.TemporaryDirectory() as folder:
             save_trained(trained, Path(folder))
             generator = released.load_released(Path(folder))
+        generator.to(device)
+        chosen = tuple(range(min(len(classes), GRID_CLASSES_MAX)))
+        few = drawing.SampleRequest(count=len(chosen) * GRID_COLUMNS, seed=_SEED, names=classes, chosen=chosen)
+        batches = drawing.draw(generator, few, lambda **_: look(drawing.DRAWING, 0, count))
+        shown = torch.cat([torch.from_numpy(pixels) for pixels, _ in batches]).permute(0, 3, 1, 2)
+        rows = shown[np.argsort(few.labels, kind="stable")]
+        grid = draw_grid(rows.float() / 255, stand_in.classes[: len(chosen)])
+        publish(grid)
         request = drawing.SampleRequest(count=count, seed=_SEED, names=classes)
-        drawn, whole = measuring.drawn_images(generator.to(device), request, progress)
+        drawn, _ = measuring.drawn_images(generator, request, progress)
         own = measuring.public_images(stand_in.images[: len(drawn.labels)], stand_in.labels[: len(drawn.labels)])
         test_images = as_seen(stand_in.test_images)  # once, for both
 
@@ -170,9 +186,6 @@ def forecast(
             return train_and_test("cnn", *pixels, **sizes, look=partial(look, stage))
 
         found, real = learn(MEASURED, drawn), learn(REFERENCE, own)
-        labels, shown = drawn.labels[: len(whole)], stand_in.classes[:GRID_CLASSES_MAX]
-        rows = torch.cat([whole[labels == label][:GRID_COLUMNS] for label in range(len(shown))])
-        grid = draw_grid(rows.float() / 255, shown)
     each = zip(classes, accuracy_by_class(found.confusion), strict=True)
     return Forecast(
         accuracy=found.accuracy,

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from obscura.client.one_step import usual_delta
+from obscura.wire.budgets import usual_delta
 from obscura.wire.words import EntryKind
 from service.audit.proofs import check_receipt
 from service.audit.signing import trusted_keys

@@ -19,17 +19,17 @@ def test_a_person_is_admitted_and_removed_by_two_others(fresh):
     tokens, introductions = zip(*(introduce() for _ in range(2)), strict=True)
     with Client(url, token) as first, Client(url, tokens[0]) as bob, Client(url, tokens[1]) as carol:
         with pytest.raises(AuthError):
-            bob.admins()
-        first.request_admission(name="bob", introduction=introductions[0], reason="the second")
-        asked = first.request_admission(name="carol", introduction=introductions[1], reason="the third").request
+            bob.admins.list()
+        first.admins.request_admission(name="bob", introduction=introductions[0], reason="the second")
+        asked = first.admins.request_admission(name="carol", introduction=introductions[1], reason="the third").request
         assert asked.introduction == introductions[1]
-        done = bob.approve(asked.id)
-        assert len(carol.admins()) == 3
-        removal = first.request_removal(str(done.admin_id), reason="left")
-        assert [row.id for row in bob.decisions()] == [removal.id, asked.id]
-        assert bob.approve(removal.id).state == "approved"
+        done = bob.decisions.approve(asked.id)
+        assert len(carol.admins.list()) == 3
+        removal = first.admins.request_removal(str(done.admin_id), reason="left")
+        assert [row.id for row in bob.decisions.list()] == [removal.id, asked.id]
+        assert bob.decisions.approve(removal.id).state == "approved"
         with pytest.raises(AuthError):
-            carol.admins()
+            carol.admins.list()
 
 
 def test_requests_about_admins_are_for_admins_and_raises_for_all_readers(fresh):
@@ -38,13 +38,13 @@ def test_requests_about_admins_are_for_admins_and_raises_for_all_readers(fresh):
     fresh.admit("bob")
     asked = fresh.admit("carol")["request"]
     with Client(fresh.url, fresh.tokens["admin"]) as first, Client(fresh.url, reader) as anybody:
-        raised = first.request_raise(account_id, epsilon=4.0, reason="more")
-        assert [row.id for row in first.decisions()] == [raised.id, asked["id"]]
-        assert [row.id for row in first.decisions(action="admit")] == [asked["id"]]
-        assert list(anybody.decisions()) == [raised] == [anybody.decision(raised.id)]
-        assert list(anybody.decisions(action="admit")) == []
+        raised = first.accounts.get(account_id).request_raise(epsilon=4.0, reason="more")
+        assert [row.id for row in first.decisions.list()] == [raised.id, asked["id"]]
+        assert [row.id for row in first.decisions.list(action="admit")] == [asked["id"]]
+        assert list(anybody.decisions.list()) == [raised] == [anybody.decisions.get(raised.id)]
+        assert list(anybody.decisions.list(action="admit")) == []
         with pytest.raises(NotFoundError):
-            anybody.decision(asked["id"])
+            anybody.decisions.get(asked["id"])
 
 
 def test_lists_show_neither_token_nor_hash(fresh):
@@ -273,9 +273,9 @@ def test_the_command_line_and_the_library_do_it_all(own_settings: OwnSettings):
         receiver.status = 500
         assert run("test", made["id"])[0] == 1
         with Client(served.url, served.tokens["admin"]) as client:
-            assert [each.id for each in client.webhooks()] == [made["id"]]
-            second = client.create_webhook(receiver.url)
-            client.remove_webhook(second.id)
+            assert [each.id for each in client.webhooks.list()] == [made["id"]]
+            second = client.webhooks.create(receiver.url)
+            client.webhooks.delete(second.id)
         assert run("remove", made["id"])[0] == 0
         assert json.loads(run("list", "--json")[1]) == []
 
@@ -287,9 +287,9 @@ def test_the_command_line_invites_and_revokes(served):
     assert (code, made["role"], made["state"]) == (0, "analyst", "open")
     assert made["link"].startswith(f"{served.url}/invitations/")
     with Client(served.url, served.tokens["admin"]) as client:
-        assert next(client.invitations()).id == made["id"]
-        second = client.invite(role="viewer")
-        assert client.revoke_invitation(second.id).state == "revoked"
+        assert client.invitations.list()[0].id == made["id"]
+        second = client.invitations.create(role="viewer")
+        assert client.invitations.revoke(second.id).state == "revoked"
     assert json.loads(run("uninvite", made["id"], "--json")[1])["state"] == "revoked"
     listed = run("invitations", "--json")[1]
     assert made["id"] in listed

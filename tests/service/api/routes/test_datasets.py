@@ -156,7 +156,7 @@ def test_trainings_are_cancelled_with_the_deletion_where_that_is_asked_for(serve
             assert (served.obscura("datasets", "delete", dataset_id, "--yes", *flags).exit_code == 0) == cancel
         else:
             with nullcontext() if cancel else pytest.raises(ApiError):
-                client.dataset(dataset_id).delete(cancel_jobs=cancel)
+                client.datasets.get(dataset_id).delete(cancel_jobs=cancel)
 
     dataset_id = private(served)
     path = f"datasets/{dataset_id}"

@@ -178,7 +178,7 @@ def test_a_finished_sweep_names_the_best_on_public_data(served, dataset, client)
     # The other recognises more images, and fewer of the rare classes.
     served.change(Release, releases[0], summary={"accuracy": {"cnn": 0.95}, "balanced_accuracy": {"cnn": 0.5}})
     served.change(Release, releases[1], summary={"accuracy": {"cnn": 0.9, "mlp": 0.8}})
-    found = client.sweep(sweep["id"])
+    found = client.sweeps.get(sweep["id"])
     assert (found.state, found.finished) == ("open", False)
     seen: list[str] = []
     client.transport.sleep = lambda _seconds: seen.append(found.cancel().state)
@@ -196,12 +196,12 @@ def test_a_finished_sweep_names_the_best_on_public_data(served, dataset, client)
 
 def test_a_sweep_without_measurements_has_no_best(served, dataset, client):
     named = {"name": "x", "recipe": "datalens"}
-    made = client.sweep_over(dataset["id"], **named, trials=[{"options": SMALL}] * 2, epsilon=0.2)
-    assert [found.id for found in client.sweeps()] == [made.id]
+    made = client.sweeps.create(dataset["id"], **named, trials=[{"options": SMALL}] * 2, epsilon=0.2)
+    assert [found.id for found in client.sweeps.list()] == [made.id]
     with pytest.raises(NotFoundError):
         made.cancel().best()
     with pytest.raises(BudgetError) as refused:
-        client.sweep_over(dataset["id"], **named, trials=[{"options": SMALL}] * 9, epsilon=1.9)
+        client.sweeps.create(dataset["id"], **named, trials=[{"options": SMALL}] * 9, epsilon=1.9)
     assert refused.value.numbers["trials_affordable"] == 1
 
 

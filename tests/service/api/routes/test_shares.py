@@ -29,7 +29,7 @@ class Two:
         self.served, self.release_id, self.account = served, release_id, account
         served.named("second", "admin")
         self.admin, self.second = self._client("admin"), self._client("second")
-        self.home = self.admin.find_project("default").id
+        self.home = self.admin.projects.get("default").id
         self.other = served.project("heart")
         served.admit("anna", project_id=self.home)
         served.admit("hugo", project_id=self.other)
@@ -42,17 +42,17 @@ class Two:
         return Client(self.served.url, self.served.tokens[name])
 
     def member(self, name: str, role: str, project_id: str) -> Client:
-        self.served.tokens[name] = self.admin.create_key(name=name, role=role, project_id=project_id).token
+        self.served.tokens[name] = self.admin.keys.create(name=name, role=role, project_id=project_id).token
         return self._client(name)
 
     def share(self, project_id: str | None) -> None:
-        asked = self.owner.release(self.release_id).share(project_id, reason="a common study")
-        assert self.second.approve(asked.id).state == "approved"
+        asked = self.owner.releases.get(self.release_id).share(project_id, reason="a common study")
+        assert self.second.decisions.approve(asked.id).state == "approved"
 
     def sees(self, who: Client) -> bool:
-        listed = [each.id for each in who.releases()]
+        listed = [each.id for each in who.releases.list()]
         try:
-            assert who.release(self.release_id).id in listed
+            assert who.releases.get(self.release_id).id in listed
         except NotFoundError:
             assert listed == []
             return False
@@ -71,23 +71,23 @@ def two(served: Served, released: Callable[[], tuple[dict[str, Any], str]]) -> I
 
 def test_it_takes_two_people_and_the_other_department_sees_the_release_alone(two: Two) -> None:
     with pytest.raises(NotFoundError):
-        two.their_owner.release(two.release_id)
-    asked = two.owner.release(two.release_id).share(two.other, reason="a common study")
+        two.their_owner.releases.get(two.release_id)
+    asked = two.owner.releases.get(two.release_id).share(two.other, reason="a common study")
     assert (asked.state, asked.shared_with) == ("pending", two.other)
     for alone in (two.owner, two.admin):  # who has named the owner counts as the owner
         with pytest.raises(AuthError, match="Two people"):
-            alone.approve(asked.id)
+            alone.decisions.approve(asked.id)
     with pytest.raises(NotFoundError):
-        two.their_owner.approve(asked.id)
+        two.their_owner.decisions.approve(asked.id)
     assert not two.sees(two.their_analyst)
-    assert two.second.approve(asked.id).decided_by
-    assert [each.id for each in two.owner.decisions()] == [asked.id]
+    assert two.second.decisions.approve(asked.id).decided_by
+    assert [each.id for each in two.owner.decisions.list()] == [asked.id]
     assert all(two.sees(who) for who in (two.their_analyst, two.their_viewer, two.their_owner, two.owner))
     assert not two.sees(two.second), "admins of the installation see no releases"
-    assert two.their_analyst.release(two.release_id).project_id == two.home
-    (share,) = two.owner.release(two.release_id).shares()
+    assert two.their_analyst.releases.get(two.release_id).project_id == two.home
+    (share,) = two.owner.releases.get(two.release_id).shares()
     assert (share.project_id, share.project_name, share.ended_at) == (two.other, "heart", None)
-    assert list(two.their_analyst.release(two.release_id).shares()) == []
+    assert list(two.their_analyst.releases.get(two.release_id).shares()) == []
 
 
 def test_nothing_of_the_account_its_dataset_or_its_job_is_told(two: Two) -> None:
@@ -113,31 +113,31 @@ def test_nothing_of_the_account_its_dataset_or_its_job_is_told(two: Two) -> None
 
 
 def test_what_is_drawn_belongs_to_who_drew_it(two: Two) -> None:
-    first = two.analyst.release(two.release_id).sample(3, format="npz")
+    first = two.analyst.releases.get(two.release_id).sample(3, format="npz")
     two.share(two.other)
     with pytest.raises(NotFoundError):
-        two.their_analyst.sample(first.id)  # it is not drawn yet
+        two.their_analyst.samples.get(first.id)  # it is not drawn yet
     two.served.finish_sample(first.model_dump(), b"images", "images.npz")
-    assert two.their_viewer.sample(first.id).sha256 == two.analyst.sample(first.id).sha256
-    drawn = two.their_analyst.release(two.release_id).sample(4, format="npz")
+    assert two.their_viewer.samples.get(first.id).sha256 == two.analyst.samples.get(first.id).sha256
+    drawn = two.their_analyst.releases.get(two.release_id).sample(4, format="npz")
     job = drawn.job()
     assert (job.account_id, job.dataset_id, job.cost_nano) == (None, None, 0)
-    assert [each.id for each in two.their_analyst.jobs()] == [job.id]
+    assert [each.id for each in two.their_analyst.jobs.list()] == [job.id]
     for stranger in (two.analyst, two.owner):
         with pytest.raises(NotFoundError):
-            stranger.sample(drawn.id)
+            stranger.samples.get(drawn.id)
         with pytest.raises(NotFoundError):
-            stranger.job(job.id)
+            stranger.jobs.get(job.id)
     two.served.finish_sample(drawn.model_dump(), b"other images", "images.npz")
-    assert two.their_analyst.sample(drawn.id).state == "succeeded"
+    assert two.their_analyst.samples.get(drawn.id).state == "succeeded"
 
 
 def test_what_is_drawn_counts_in_the_quota_of_who_drew_it_and_its_end_is_told_there(two: Two) -> None:
     two.share(two.other)
-    hooks = [owner.create_webhook(url="https://hooks.example.org/").id for owner in (two.owner, two.their_owner)]
-    release = two.their_analyst.release(two.release_id)
+    hooks = [owner.webhooks.create(url="https://hooks.example.org/").id for owner in (two.owner, two.their_owner)]
+    release = two.their_analyst.releases.get(two.release_id)
     drawn = release.sample(3, format="npz")
-    assert [two.admin.project(each).jobs_unfinished for each in (two.home, two.other)] == [0, 1]
+    assert [two.admin.projects.get(each).jobs_unfinished for each in (two.home, two.other)] == [0, 1]
     two.served.send(f"projects/{two.other}/quota", {"jobs_max": 1})
     with pytest.raises(ApiError) as refused:
         release.sample(4, format="npz")
@@ -149,33 +149,33 @@ def test_what_is_drawn_counts_in_the_quota_of_who_drew_it_and_its_end_is_told_th
 def test_it_is_measured_on_public_images_of_who_measures(two: Two) -> None:
     two.share(two.other)
     dataset_id = two.served.public_like_a_training(scope="hugo")
-    measured = two.their_analyst.release(two.release_id).evaluate(dataset_id)
+    measured = two.their_analyst.releases.get(two.release_id).evaluate(dataset_id)
     two.served.finish_evaluation(measured.model_dump(), cnn=0.9)
-    assert two.their_analyst.release(two.release_id).summary["accuracy"] == {"cnn": 0.9}
-    assert two.analyst.release(two.release_id).summary["accuracy"] == {"cnn": 0.7}
-    assert list(two.analyst.evaluations(two.release_id)) == []
+    assert two.their_analyst.releases.get(two.release_id).summary["accuracy"] == {"cnn": 0.9}
+    assert two.analyst.releases.get(two.release_id).summary["accuracy"] == {"cnn": 0.7}
+    assert list(two.analyst.releases.get(two.release_id).evaluations()) == []
 
 
 def test_one_owner_ends_it_and_what_is_being_drawn_is_cancelled(two: Two) -> None:
     two.share(two.other)
-    release = two.their_analyst.release(two.release_id)
+    release = two.their_analyst.releases.get(two.release_id)
     done, under_way = release.sample(3, format="npz"), release.sample(4, format="npz")
     two.served.finish_sample(done.model_dump(), b"images", "images.npz")
-    own = two.analyst.release(two.release_id).sample(5, format="npz")
-    (share,) = two.owner.release(two.release_id).shares()
+    own = two.analyst.releases.get(two.release_id).sample(5, format="npz")
+    (share,) = two.owner.releases.get(two.release_id).shares()
     for nobody in (two.their_owner, two.analyst):
         with pytest.raises((NotFoundError, AuthError)):
             nobody.transport.request("DELETE", f"/v1/releases/{two.release_id}/shares/{share.id}")
-    assert two.owner.release(two.release_id).unshare(two.other).ended_at is not None
+    assert two.owner.releases.get(two.release_id).unshare(two.other).ended_at is not None
     assert not two.sees(two.their_analyst)
-    assert two.their_analyst.job(under_way.job_id).state == "cancelled"
-    assert two.analyst.job(own.job_id).state == "queued"
-    assert two.their_analyst.sample(done.id).state == "succeeded"
+    assert two.their_analyst.jobs.get(under_way.job_id).state == "cancelled"
+    assert two.analyst.jobs.get(own.job_id).state == "queued"
+    assert two.their_analyst.samples.get(done.id).state == "succeeded"
     for repeat in (release.card, lambda: release.sample(1)):
         with pytest.raises(NotFoundError, match="no such release"):
             repeat()
     with pytest.raises(NotFoundError, match="is not shared with"):
-        two.owner.release(two.release_id).unshare(two.other)
+        two.owner.releases.get(two.release_id).unshare(two.other)
     two.share(two.other)
     assert two.sees(two.their_analyst)
 
@@ -189,7 +189,7 @@ def test_pages_tell_each_side_what_it_may_know(two: Two) -> None:
     place = f"/releases/{two.release_id}"
     assert "No other project" in page("anna", f"{place}/share")
     two.share(two.other)
-    drawn = two.their_analyst.release(two.release_id).sample(4, format="npz")
+    drawn = two.their_analyst.releases.get(two.release_id).sample(4, format="npz")
     shown = [
         page("their analyst", path) for path in (place, "/releases", f"/compare?release={two.release_id}", "/jobs")
     ]
@@ -202,26 +202,26 @@ def test_pages_tell_each_side_what_it_may_know(two: Two) -> None:
     assert "heart" in page("anna", f"{place}/share")
     assert "Share release with heart" in " ".join(page("second", "/decisions").split())
     browser = two.served.browser(two.served.tokens["anna"])
-    (share,) = two.owner.release(two.release_id).shares()
+    (share,) = two.owner.releases.get(two.release_id).shares()
     token = {"X-Form-Token": form_token(browser.cookies[COOKIE])}
     assert browser.post(f"/v1{place}/shares", json={"reason": "for teaching"}, headers=token).status_code == 201
-    assert [each.state for each in two.owner.decisions()] == ["pending", "approved"]
+    assert [each.state for each in two.owner.decisions.list()] == ["pending", "approved"]
     assert browser.delete(f"/v1{place}/shares/{share.id}", headers=token).status_code == 200
     assert not two.sees(two.their_analyst)
 
 
 def test_published_it_is_seen_by_every_department_later_ones_too(two: Two) -> None:
     two.share(None)
-    later = two.admin.create_project(name="lung").id
+    later = two.admin.projects.create(name="lung").id
     assert two.sees(two.their_analyst)
     with two.member("newcomer", "analyst", later) as newcomer:
         assert two.sees(newcomer)
-        two.owner.release(two.release_id).unshare()
+        two.owner.releases.get(two.release_id).unshare()
         assert not two.sees(newcomer)
 
 
 def test_what_makes_no_sense_is_refused(two: Two) -> None:
-    release = two.owner.release(two.release_id)
+    release = two.owner.releases.get(two.release_id)
     for project, code in ((two.home, 409), (f"prj_{'a' * 20}", 404)):
         with pytest.raises(ApiError) as refused:
             release.share(project, reason="a test")
@@ -230,20 +230,20 @@ def test_what_makes_no_sense_is_refused(two: Two) -> None:
     with pytest.raises(ApiError, match="is pending"):
         release.share(two.other, reason="again")
     release.share(None, reason="something else")
-    two.second.approve(asked.id)
+    two.second.decisions.approve(asked.id)
     with pytest.raises(ApiError, match="already shared"):
         release.share(two.other, reason="again")
     with pytest.raises(NotFoundError, match="Only the project that trained"):
-        two.their_owner.release(two.release_id).share(None, reason="it is not ours")
+        two.their_owner.releases.get(two.release_id).share(None, reason="it is not ours")
     with pytest.raises(AuthError):
-        two.analyst.release(two.release_id).share(two.other, reason="no owner")
+        two.analyst.releases.get(two.release_id).share(two.other, reason="no owner")
 
 
 def test_the_ledger_and_the_audit_log_verify_with_what_others_drew(two: Two) -> None:
     two.share(two.other)
-    drawn = two.their_analyst.release(two.release_id).sample(4, format="npz")
+    drawn = two.their_analyst.releases.get(two.release_id).sample(4, format="npz")
     two.served.finish_sample(drawn.model_dump(), b"images", "images.npz")
-    two.owner.release(two.release_id).unshare(two.other)
+    two.owner.releases.get(two.release_id).unshare(two.other)
     with transaction(two.served.factory, read_only=True, snapshot=True) as session:
         assert verify(session, trusted=trusted_keys(two.served.data_dir / "keys" / "ledger.pem"), full=True).clean
     lines = two.served.client("anna").get("/v1/audit-events").raise_for_status().text.splitlines()

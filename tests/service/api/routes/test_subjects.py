@@ -136,7 +136,7 @@ def test_a_withdrawal_or_upload_under_another_key_is_refused_and_changes_nothing
             return len(vault.Vault.of(settings).open_dataset(session.get_one(Dataset, pushed.id).content)[1])
 
     def withdraw(key: str | None, **more: Any) -> Any:
-        return client.withdraw_subjects(account_id, ["anna"], subjects_key=key and keys[key], **more)
+        return client.accounts.get(account_id).withdraw_subjects(["anna"], subjects_key=key and keys[key], **more)
 
     pushed = push("first", "scans", images)
     for wrong in ({"key": "second"}, {"key": None}, {"key": "first", "join_subjects": True}):
