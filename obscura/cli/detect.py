@@ -15,8 +15,7 @@ from obscura.cli.connection import Json
 from obscura.cli.console import CliError, Exit, reporting
 from obscura.errors import Unreadable, some
 from obscura.extras import MissingExtra, extras
-from obscura.image_types import image_header, image_suffixes, open_image
-from obscura.preparing.sources import PIXELS_MAX
+from obscura.image_types import PIXELS_MAX, image_header, image_suffixes, open_image
 from obscura.preparing.trees import FolderTree, Tree, all_files, bounded, open_archive, suffix_of
 from obscura.wire.provenance import PROVENANCE_FILE, SIGNATURE_KEYWORD, SOURCE_TYPE, Verdict, content_of, verify
 
