@@ -7,6 +7,7 @@ jobs, releases and samples fit the logs' holds.
 from __future__ import annotations
 
 import io
+import json
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ CARD = {
     "unit": "record",
     "adjacency": "add_remove",
     "recipe": "datalens",
-    "accountant": "dp-accounting",
+    "accounting": {"accountant": "dp-accounting"},
     "assumed_public": ["the class names"],
     "not_covered": ["other publications"],
 }
@@ -53,7 +54,14 @@ PLAN = {
     "notes": ["a remark"],
     "config": {},
 }
-FILES = {"report.html": "<!doctype html><title>Report</title>", "report.json": "{}", "generator.json": "{}"}
+_SYNTHETIC = {"images": 0, "classes": [], "collapsed": [], "exact_duplicates": 0, "between_class_distance": 0}
+REPORT = {
+    "release": {"name": "stock", "recipe": "datalens", "facts": {}, "incomplete": None, "created_at": None},
+    "guarantee": {**CARD, "accountant": None, "pld_epsilon": None, "cost_nano": 1},
+    "synthetic": _SYNTHETIC | {"mode_collapse_rule": ""},
+    "technical": {},
+}
+FILES = {"report.json": json.dumps(REPORT), "generator.json": "{}"}
 PICTURE_BYTES = 100_000
 
 

@@ -43,6 +43,7 @@ _TAIL = '''
 
 CLASSES = {classes}
 FOLDERS = {folders}
+PROVENANCE = {texts}  # marks images as synthetic (IPTC), without a signature
 
 
 def load(folder: Path = Path(__file__).parent) -> {network}:
@@ -54,19 +55,23 @@ def load(folder: Path = Path(__file__).parent) -> {network}:
 
 
 if __name__ == "__main__":
-    main(load, CLASSES, FOLDERS)
+    main(load, CLASSES, FOLDERS, PROVENANCE)
 '''
 
 
-def write_program(network: str | None, classes: Sequence[str], folders: Sequence[str]) -> str:
-    """Return the program that generates images from a release of this network, into one folder per class."""
+def write_program(network: str | None, classes: Sequence[str], folders: Sequence[str], texts: Mapping[str, str]) -> str:
+    """Return the program that generates images from a release of this network, into one folder per class.
+
+    Each PNG contains `texts`, by keyword.
+    """
     if network not in PROGRAMS:
         raise ValueError(f"the generator is a {network!r}; there are programs for {', '.join(map(str, PROGRAMS))}")
     module, name, config = PROGRAMS[network]
     files: dict[str, str] = {}
     for each in (module, "portable.drawing"):
         files |= dict(_needed(each))  # keep files that are already in the list
-    tail = _TAIL.format(classes=ascii(tuple(classes)), folders=ascii(tuple(folders)), network=name, config=config)
+    lists = {"classes": ascii(tuple(classes)), "folders": ascii(tuple(folders)), "texts": ascii(dict(texts))}
+    tail = _TAIL.format(**lists, network=name, config=config)
     return "\n\n".join([_HEAD + "\n" + _FUTURE, *files.values()]) + tail
 
 

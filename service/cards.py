@@ -15,6 +15,8 @@ from typing import Any
 from models.program import write_program
 from obscura.wire.budgets import UNIT_WORDS
 from obscura.wire.formats import LOADER_FILE, MODEL_CARD_FILE
+from obscura.wire.provenance import SIGNATURE_KEYWORD, XMP, XMP_KEYWORD, mark
+from obscura.wire.wording import show_epsilon
 from obscura.wire.words import ReleaseKind
 from service.db.job_tables import Release
 from service.db.session import SessionFactory, transaction
@@ -26,6 +28,10 @@ from service.storage.interface import Storage, key_of
 # Reserved names on Windows.
 _DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))})
 TAGS = ("synthetic", "differential-privacy")
+_CARD_ORDER = (
+    *("title", "summary", "epsilon", "epsilon_rounded", "delta", "unit", "protects", "adjacency", "recipe"),
+    *("incomplete", "assumed_public", "not_covered", "accounting"),
+)
 _NETWORKS = {
     None: "one Gaussian per class, transformed by a small network",
     "conditional_dcgan": "class-conditional DCGAN",
@@ -40,9 +46,15 @@ def write_card(front: Mapping[str, Any], title: str, lines: Sequence[str]) -> st
     return "\n".join(["---", *header, "---", f"# {one_line(title)}", "", *lines]) + "\n"
 
 
+def ordered_card(card: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a privacy card with the fields for people first. The database sorts fields by name."""
+    return {name: card[name] for name in (*_CARD_ORDER, *sorted(card)) if name in card}
+
+
 def guarantee(card: Mapping[str, Any]) -> list[str]:
-    """Return the section with the guarantee of a privacy card: epsilon, delta, unit and adjacency."""
-    epsilon, delta, unit = card.get("epsilon"), card.get("delta"), UNIT_WORDS[card.get("unit", "record")]
+    """Return the section with the guarantee of a privacy card: epsilon (rounded up), delta, unit and adjacency."""
+    epsilon, unit = show_epsilon(card["epsilon"], up=True), UNIT_WORDS[card["unit"]]
+    delta = f"{card['delta']:g}"
     lines = [
         "## Guarantee",
         "",
@@ -53,7 +65,7 @@ def guarantee(card: Mapping[str, Any]) -> list[str]:
         "",
         "| epsilon | delta | unit | adjacency |",
         "|---|---|---|---|",
-        f"| {epsilon} | {delta} | {card.get('unit', 'record')} | {card.get('adjacency', 'add_remove')} |",
+        f"| {epsilon} | {delta} | {card['unit']} | {card.get('adjacency', 'add_remove')} |",
         "",
     ]
     incomplete = card.get("incomplete")
@@ -61,6 +73,14 @@ def guarantee(card: Mapping[str, Any]) -> list[str]:
         made, planned = incomplete["made"], incomplete["planned"]
         lines += [f"Its training ended early: {made} of {planned} planned noisy releases were made.", ""]
     return lines
+
+
+def cite(title: str, release_id: str, card: Mapping[str, Any]) -> list[str]:
+    """Return lines with a BibTeX entry, without an author and a year."""
+    plain = "".join(character for character in title if character.isprintable() and character not in "{}\\`")
+    terms = f"epsilon {show_epsilon(card['epsilon'], up=True)}, delta {card['delta']:g}"
+    note = f"Differentially private synthetic data, release {release_id}, {terms}, made with Obscura"
+    return ["```bibtex", f"@misc{{{release_id},", f"  title = {{{plain}}},", f"  note = {{{note}}},", "}", "```", ""]
 
 
 def one_line(text: str) -> str:
@@ -97,16 +117,20 @@ def read_made(storage: Storage, factory: SessionFactory, release_id: str, name: 
     description = json.loads(storage.read(key_of(release_id), "generator.json"))
     try:
         if name == MODEL_CARD_FILE:
-            return _model_card(release.name, release.card, description, classes).encode()
-        return write_program(description.get("network"), classes, folder_names(classes)).encode()
+            return _model_card(release.name, release_id, release.card, description, classes).encode()
+        texts = {XMP_KEYWORD: XMP, SIGNATURE_KEYWORD: json.dumps(mark(release_id))}
+        return write_program(description.get("network"), classes, folder_names(classes), texts).encode()
     except (KeyError, ValueError) as error:
         raise NotFound(f"There is no {name} for this release: {error}.") from None
 
 
-def _model_card(title: str, card: Mapping[str, Any], description: Mapping[str, Any], classes: Sequence[str]) -> str:
+def _model_card(
+    title: str, release_id: str, card: Mapping[str, Any], description: Mapping[str, Any], classes: Sequence[str]
+) -> str:
     config, network = description["config"], description.get("network")
     front = {
         "model_name": title,
+        "license": "other",
         "library_name": "pytorch",
         "pipeline_tag": "unconditional-image-generation",
         "tags": list(TAGS),
@@ -118,6 +142,7 @@ def _model_card(title: str, card: Mapping[str, Any], description: Mapping[str, A
         f"{config['height']} x {config['width']} pixels, {colour}, {len(classes)} classes.",
         "",
         *guarantee(card),
+        *cite(title, release_id, card),
         "The guarantee does not hide facts about the whole population. A generator trained with a small epsilon may "
         "generate poor images: evaluate it on public images before you rely on it.",
         "",

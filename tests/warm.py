@@ -289,7 +289,6 @@ def _do_once() -> None:
     from obscura.client.transport import trusted
     from service.api.routes import routers
     from service.db.schema import upgrade_schema
-    from workers.evaluation import report
 
     typer.main.get_command = functools.cache(typer.main.get_command)
     typer.main.get_command(app)
@@ -297,7 +296,6 @@ def _do_once() -> None:
     routers()
     configure_mappers()
     Image.preinit()
-    report.template()
     with tempfile.TemporaryDirectory() as folder:
         upgrade_schema(f"sqlite:///{folder}/obscura.db")
     atexit._clear()  # what libraries would tidy up at the end: it takes a process longer than a command

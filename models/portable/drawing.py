@@ -13,7 +13,7 @@ import json
 import math
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,21 +127,22 @@ def draw(
         yield pixels, batch
 
 
-def png(pixels: Tensor) -> bytes:
-    """Return one image (h, w, 1 or 3) uint8 as a PNG file."""
+def png(pixels: Tensor, texts: Mapping[str, str]) -> bytes:
+    """Return one image (h, w, 1 or 3) uint8 as a PNG file with text chunks, by keyword."""
     height, width, channels = pixels.shape
     rows = torch.cat([torch.zeros(height, 1, dtype=torch.uint8), pixels.reshape(height, -1)], dim=1)  # 0: no filter
     colour = 0 if channels == 1 else 2
     header = struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)
     packed = zlib.compress(bytes(rows.flatten().tolist()), 6)
     content = b"\x89PNG\r\n\x1a\n"
-    for kind, data in ((b"IHDR", header), (b"IDAT", packed), (b"IEND", b"")):
+    words = [(b"iTXt", f"{keyword}\0\0\0\0\0{text}".encode()) for keyword, text in texts.items()]
+    for kind, data in ((b"IHDR", header), *words, (b"IDAT", packed), (b"IEND", b"")):
         content += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
     return content
 
 
-def main(load: Callable[[], Any], classes: Sequence[str], folders: Sequence[str]) -> None:
-    """Draw the images that the command line requests, as PNG files in one folder per class."""
+def main(load: Callable[[], Any], classes: Sequence[str], folders: Sequence[str], texts: Mapping[str, str]) -> None:
+    """Draw the images that the command line requests, as PNG files with text chunks, in one folder per class."""
     parser = argparse.ArgumentParser(description="Draw synthetic images from the released generator beside this file.")
     parser.add_argument("--count", type=int, required=True, help="number of images")
     parser.add_argument("--seed", type=int, default=0, help="equal seeds give equal images")
@@ -166,5 +167,5 @@ def main(load: Callable[[], Any], classes: Sequence[str], folders: Sequence[str]
         for pixels, label in zip(images, drawn.tolist(), strict=True):
             path = asked.out / folders[label] / f"{number:07d}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(png(pixels))
+            path.write_bytes(png(pixels, texts))
             number += 1

@@ -8,7 +8,18 @@ from typing import Annotated
 
 import typer
 
-from obscura.cli import accounts, admins, connection, datasets, help_pages, jobs, quickstart, releases, server_side
+from obscura.cli import (
+    accounts,
+    admins,
+    connection,
+    datasets,
+    detect,
+    help_pages,
+    jobs,
+    quickstart,
+    releases,
+    server_side,
+)
 from obscura.extras import LIBRARY
 
 app = typer.Typer(
@@ -32,6 +43,7 @@ app.command("evaluate")(releases.evaluate)
 app.command("sample")(releases.sample)
 app.command("download")(releases.download)
 app.command("compare")(releases.compare)
+app.command("detect")(detect.detect)
 app.add_typer(accounts.accounts, name="accounts")
 app.add_typer(datasets.datasets, name="datasets")
 app.add_typer(datasets.subjects, name="subjects")

@@ -36,12 +36,16 @@ class Packing:
     Attributes:
         suffix: Suffix of the file, without the dot.
         contents: Description, in Markdown, of the content besides README and privacy card.
+        code: Python program that loads the unpacked file, or `sample.<suffix>`.
+        viewed: Files that the viewer of the Hugging Face hub shows; empty if it cannot read the format.
     """
 
     suffix: str
     media_type: str
     title: str
     contents: str
+    code: str
+    viewed: tuple[str, ...] = ()
 
 
 PACKINGS: Mapping[str, Packing] = {
@@ -50,15 +54,26 @@ PACKINGS: Mapping[str, Packing] = {
         "application/zip",
         "Image folders (zip)",
         "`<class>/<number>.png`, described line by line in `metadata.jsonl` and as a whole in `croissant.json`.",
+        "from torchvision.datasets import ImageFolder\n\n"
+        'images = ImageFolder(".")\nimage, label = images[0]\nprint(len(images), images.classes[label], image.size)',
+        ("*/*.png", "metadata.jsonl"),
     ),
     "npz": Packing(
-        "npz", "application/octet-stream", "NumPy arrays (npz)", "`images` (uint8), `labels` and `classes`."
+        "npz",
+        "application/octet-stream",
+        "NumPy arrays (npz)",
+        "`images` (uint8), `labels` and `classes`. `provenance.json` contains the signature of the arrays.",
+        'import numpy as np\n\nsample = np.load("sample.npz")\nprint(sample["images"].shape, sample["labels"][:10])',
     ),
     "parquet": Packing(
         "zip",
         "application/zip",
         "Parquet for Hugging Face (zip)",
         "`data/*.parquet` with the columns `image` (PNG) and `label`, described in `croissant.json`.",
+        "from datasets import load_dataset\n\n"
+        'images = load_dataset("parquet", data_files="data/*.parquet", split="train")\n'
+        "print(images.features, images[0])",
+        ("data/train-*",),
     ),
     "webdataset": Packing(
         "tar",
@@ -66,5 +81,9 @@ PACKINGS: Mapping[str, Packing] = {
         "WebDataset (tar)",
         "`<number>.png` and `<number>.cls`, the label. Files whose names begin and end with two underscores "
         "are not images, and readers of WebDataset skip them. `__classes.json__` lists the class names.",
+        "import webdataset\n\n"
+        'images = webdataset.WebDataset("sample.tar", shardshuffle=False).decode("pil").to_tuple("png", "cls")\n'
+        "print(next(iter(images)))",
+        ("*.tar",),
     ),
 }

@@ -107,9 +107,9 @@ def overview(service: Running, request: Request, release_id: str) -> Response:
 
 
 @router.get("/releases/{release_id}/report")
-def report(service: Running, release_id: str) -> Response:
+def report(service: Running, request: Request, release_id: str) -> Response:
     """Serve the report in a sandbox, because its origin has access to the session cookie."""
-    response = api.read_report_page(service, release_id)
+    response = api.read_report_page(service, request, release_id)
     response.headers["Content-Security-Policy"] = f"{api.REPORT_POLICY}; sandbox"
     return response
 

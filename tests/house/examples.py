@@ -60,7 +60,6 @@ NOT_RUN = {
 }
 # Blocks of Python by their document.
 PYTHON_NOT_RUN = {
-    "docs/how-to/use-synthetic-images.md": "tests/models/test_program.py runs that program for every kind of network",
     "docs/tutorials/command-line.md": "tests/service/cli/test_quickstart.py runs it and compares what it says",
 }
 # Blocks that hold no commands: document, language and beginning, and what holds them to the truth.

@@ -188,6 +188,7 @@ def test_the_guides_run_from_the_first_account_to_the_last_deletion(client, tmp_
     def obscura(*words: str) -> str:
         return walk.check(" ".join(words), [warm, "-m", "obscura.cli", *words], {})
 
+    walk.seen["fingerprint"] = json.loads(obscura("ledger", "public-key", "--json"))["fingerprint"]
     obscura("admins", "introduce", "--out", "bob.key")
     obscura("admins", "admit", "Bob", "--introduction", walk.seen["introduction"], "--reason", "the second")
     bob = (tmp_path / "bob.key").read_text("ascii").strip()
@@ -216,7 +217,6 @@ def test_the_guides_run_from_the_first_account_to_the_last_deletion(client, tmp_
         elif '"name": "Carol"' in command:
             obscura("admins", "introduce", "--out", "first-carol.key")
         elif "verify_receipt.py" in command:
-            walk.seen["fingerprint"] = json.loads(obscura("ledger", "public-key", "--json"))["fingerprint"]
             walk.seen["rel_..."] = json.loads((tmp_path / "receipt.json").read_text("utf-8"))["statement"]["release_id"]
             (tmp_path / walk.seen["rel_..."]).symlink_to(tmp_path / "var" / "releases" / walk.seen["rel_..."])
         elif command.startswith("obscura datasets delete scans\n"):

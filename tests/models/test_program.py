@@ -11,9 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
 from models.program import PROGRAMS, write_program
 from models.released import NETWORKS, ReleasedGenerator, save_released
+from obscura.cli.app import app
+from obscura.wire.provenance import XMP, XMP_KEYWORD
 from service.cards import folder_names
 from tests.installed import link_packages
 from tests.models.checks import filled
@@ -25,6 +28,7 @@ FOLDERS = folder_names(CLASSES)
 COUNT = 300  # more than a batch
 ROOT = Path(__file__).parents[2] / "models"
 FUTURE = "from __future__ import annotations\n"
+TEXTS = {XMP_KEYWORD: XMP, "obscura": json.dumps({"release_id": "rel_é"}, ensure_ascii=False)}
 
 
 @pytest.fixture(params=EVERY, ids=lambda make: make.__name__)
@@ -39,7 +43,9 @@ def handed_over(generator: ReleasedGenerator, tmp_path: Path) -> Path:
     folder.mkdir()
     save_released(generator, folder)
     network = json.loads((folder / "generator.json").read_text())
-    (folder / "load_generator.py").write_text(write_program(network.get("network"), CLASSES, FOLDERS), encoding="utf-8")
+    (folder / "load_generator.py").write_text(
+        write_program(network.get("network"), CLASSES, FOLDERS, TEXTS), encoding="utf-8"
+    )
     return folder
 
 
@@ -146,6 +152,9 @@ def test_the_program_draws_in_the_services_proportions(handed_over, generator, r
     done = run_alone(handed_over, str(handed_over / "load_generator.py"), *asked)
     assert done.returncode == 0, done.stderr
     assert [len(list((out / FOLDERS[label]).glob("*.png"))) for label in (1, 0)] == [6, 2]
+    result = CliRunner().invoke(app, ["detect", "--json", str(out)])
+    (found,) = json.loads(result.stdout)
+    assert (found["images"], found["releases"]) == ({"unsigned": 8}, ["rel_é"]), "marked, but by no key"
 
 
 @pytest.mark.parametrize("generator", [affine], indirect=True)
@@ -161,7 +170,7 @@ def test_wrong_arguments_are_refused_in_words(handed_over, run_alone):
 
 @pytest.mark.parametrize("network", PROGRAMS)
 def test_no_name_is_defined_twice_in_a_program_of_whole_files(network):
-    text = write_program(network, CLASSES, FOLDERS)
+    text = write_program(network, CLASSES, FOLDERS, TEXTS)
     tree = ast.parse(text)
     names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     targets = (target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets)
@@ -173,4 +182,4 @@ def test_no_name_is_defined_twice_in_a_program_of_whole_files(network):
 
 def test_an_unknown_network_has_no_program():
     with pytest.raises(ValueError, match="stylegan"):
-        write_program("stylegan", CLASSES, FOLDERS)
+        write_program("stylegan", CLASSES, FOLDERS, TEXTS)

@@ -170,8 +170,9 @@ def test_a_type_that_no_release_has_is_refused(tmp_path):
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_picture_is_a_png(channels):
     pixels = torch.randint(0, 256, (5, 7, channels), generator=stream(1), dtype=torch.uint8)
-    picture = Image.open(io.BytesIO(png(pixels)))
+    picture = Image.open(io.BytesIO(png(pixels, {"a": "é", "b": ""})))
     picture.load()
+    assert {name: str(text) for name, text in picture.info.items()} == {"a": "é", "b": ""}
     assert picture.mode == ("L" if channels == 1 else "RGB")
     assert np.array_equal(np.asarray(picture).reshape(5, 7, channels), pixels.numpy())
 

@@ -3,17 +3,18 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from service.reports import joined_page, shared_page, shared_part
-from tests.workers.evaluation.test_report import CARD, RELEASE, report
+from service.reports import render_page, shared_part
+from tests.workers.evaluation.test_report import CARD, report
+from tests.workers.evaluation.test_report import RELEASE as PUBLISHED
+from workers.evaluation.report import measure
 
-BEFORE, AFTER = "<h1>Report</h1>", '<section aria-labelledby="technical"><h2>4.</h2></section>'
-PUBLISHED = f"{BEFORE}<!-- usefulness --><p>not measured</p><!-- /usefulness -->{AFTER}".encode()
 FACTS = {"dataset": "<held> out", "dataset_id": "ds_x", "train_images": None, "test_images": 1000, "seeds": [0]}
 EVALUATION = {
     "id": "evl_x",
@@ -25,19 +26,67 @@ EVALUATION = {
 }
 
 
-def page_of(*evaluations: dict[str, Any], classes: Sequence[str] = ("a", "b")) -> str:
-    return joined_page(PUBLISHED, list(evaluations), classes).decode()
+RELEASE = {"name": "r", "recipe": "moments", "classes": [], "created_at": None, "stages": [], "facts": {}}
+DOCUMENT = {
+    "release": RELEASE | {"incomplete": None},
+    "guarantee": {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove", "accountant": None}
+    | {"pld_epsilon": None, "assumed_public": [], "not_covered": [], "cost_nano": 1},
+    "synthetic": asdict(measure(np.zeros((2, 3, 3), np.uint8), np.arange(2), ("a", "b"))) | {"mode_collapse_rule": ""},
+    "technical": {},
+}
 
 
-def test_without_evaluations_it_is_what_was_published():
-    assert page_of() == PUBLISHED.decode()
+def page_of(*evaluations: dict[str, Any], classes: Sequence[str] = ("a", "b"), document: Any = DOCUMENT) -> str:
+    return render_page(document, {}, list(evaluations), classes).decode()
 
 
-def test_evaluations_replace_one_section_and_names_are_escaped():
+def lists_of(page: str) -> tuple[list[str], list[str]]:
+    """What to do and what not to do."""
+    do, dont = re.findall(r"<h2>Do(?: not)?</h2><ul>(.*?)</ul>", page)
+    return re.findall("<li>(.*?)</li>", do), re.findall("<li>(.*?)</li>", dont)
+
+
+def test_the_first_page_has_the_accuracy_beside_that_of_real_images_and_the_weakest_class():
+    shares = {"accuracy_by_class": {"cat": 0.8, "dog": 0.49}, "accuracy_real": 0.877}
+    page = page_of({**EVALUATION, "accuracy": {"mlp": 0.7, "cnn": 0.836}, **shares})
+    first = page[: page.index('id="guarantee"')]
+    assert '<span class="figure">83.6%</span>' in first
+    assert "Real images: 87.7%" in first
+    assert '<span class="figure">dog: 49%</span>' in first
+    do, dont = lists_of(page)
+    assert "Rely on the class dog: only 49% of its real images are recognised." in dont
+    assert any("confirm results on real images" in item for item in do)
+    assert not any("Evaluate the release" in item for item in do)
+    do, _ = lists_of(page_of({**EVALUATION, "accuracy": {"cnn": 0.5}, **shares}))
+    assert any("Train final classifiers on real images" in item for item in do)
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "words"),
+    [
+        ("release", {"facts": {"fraction_above_noise": 0.1}}, "Expect recognisable images"),
+        ("release", {"incomplete": {"fraction": 0.42, "reason": "cancelled"}}, "it contains 42% of the planned"),
+        ("synthetic", {"collapsed": ["dog"]}, "Train on dog alone"),
+        ("guarantee", {"unit": "record"}, "it covers one record"),
+    ],
+)
+def test_what_not_to_do_follows_from_the_figures(part, changes, words):
+    changed = DOCUMENT | {"guarantee": DOCUMENT["guarantee"] | {"unit": "subject"}}
+    assert words not in " ".join(lists_of(page_of(document=changed))[1])
+    changed = changed | {part: changed[part] | changes}
+    assert words in " ".join(lists_of(page_of(document=changed))[1])
+
+
+def test_a_weak_guarantee_is_called_weak():
+    weak = DOCUMENT | {"guarantee": DOCUMENT["guarantee"] | {"epsilon": 10.5}}
+    assert "only with people you trust" in lists_of(page_of(document=weak))[0][0]
+    assert "only with people you trust" not in page_of()
+
+
+def test_evaluations_fill_one_section_and_names_are_escaped():
     page = page_of(EVALUATION, classes=("a", "<b>"))
-    assert page.startswith(BEFORE)
-    assert page.endswith(AFTER)
     assert "82.1%" in page
+    assert "2 Jan 2030" in page
     assert "not measured" not in page
     assert "1,000 images of the public dataset <strong>&lt;held&gt; out" in page
     assert "&lt;b&gt;" in page
@@ -64,6 +113,7 @@ def test_the_balanced_accuracy_of_earlier_evaluations_is_listed_too():
 def test_accuracy_stands_beside_guessing_real_images_and_each_class():
     measured = {**EVALUATION, "accuracy": {"cnn": 0.62}, "accuracy_real": 0.934}
     page = page_of({**measured, "evaluation": {**FACTS, "train_images": 300}}, classes=("cat", "dog"))
+    page = page[page.index('id="usefulness"') :]
     rows = re.findall(r'<th scope="row">([^<]+)</th><td class="n">([^<]+)</td>(?:<td class="n">([^<]+)</td>)?', page)
     assert rows == [
         ("CNN", "62%", ""),
@@ -80,6 +130,7 @@ def test_where_classes_are_uneven_the_balanced_accuracy_comes_first():
     for uneven, order in ((False, ["Accuracy", "Balanced accuracy"]), (True, ["Balanced accuracy", "Accuracy"])):
         page = page_of({**measured, "evaluation": {**FACTS, "uneven_classes": uneven}})
         assert re.findall(r">((?:Balanced a|A)ccuracy)</th>", page) == order
+        assert f'<span class="key">{order[0]} on' in page
         (shown,) = re.findall(r'Classifier</th><td class="n">([^<]+)</td>\s*<td class="n">([^<]+)</td>', page)
         assert shown == (("80.5%", "82.1%") if uneven else ("82.1%", "80.5%"))
         assert ("rare classes count as much" in page) == uneven
@@ -110,35 +161,39 @@ TOLD += ["103888222", "103,888,222", "never to be told"]
 
 
 @pytest.fixture
-def published(tmp_path: Path) -> tuple[bytes, dict[str, Any]]:
-    page = report(tmp_path, release=replace(RELEASE, **OF_ACCOUNT), technical={"torch": "2.9", "attempts": "3"})
-    return page.encode(), json.loads((tmp_path / "report.json").read_text("utf-8"))
+def published(tmp_path: Path) -> tuple[str, dict[str, Any]]:
+    page = report(tmp_path, release=PUBLISHED | OF_ACCOUNT, technical={"torch": "2.9", "attempts": "3"})
+    return page, json.loads((tmp_path / "report.json").read_text("utf-8"))
 
 
 def test_the_data_have_the_guarantee_and_what_was_measured_of_synthetic_images_alone(published):
     page, document = published
+    del document["pictures"]
     for part in document.values():
         part["what a later report may say"] = "never to be told"
     del document["synthetic"]["what a later report may say"]
     shown = shared_part(document)
     assert [word for word in TOLD if word in json.dumps(shown)] == []
     assert shown["synthetic"] == document["synthetic"]
-    card = ("epsilon", "delta", "unit", "adjacency", "cost_nano", "capacity_nano", "assumed_public", "not_covered")
+    card = ("epsilon", "delta", "unit", "adjacency", "assumed_public", "not_covered")
     assert {name: shown["guarantee"][name] for name in card} == {name: CARD[name] for name in card}
+    costs = ("cost_nano", "capacity_nano", "rate", "base", "accountant")
+    assert {name: shown["guarantee"][name] for name in costs} == {name: CARD["accounting"][name] for name in costs}
     assert shown["release"]["stages"] == document["release"]["stages"]
     assert {name for name, value in shown["technical"].items() if value} == {"torch"}
-    assert any(word in page.decode() for word in TOLD), "the page of the own project tells it"
+    assert any(word in page for word in TOLD), "the page of the own project tells it"
 
 
 @pytest.mark.parametrize("evaluations", [[], [EVALUATION]])
 def test_the_page_has_the_same_sections_without_a_word_of_the_account(published, evaluations):
     page, document = published
-    shown = shared_page(page, shared_part(document), evaluations, ["a", "b"]).decode()
+    pictures = document.pop("pictures")
+    shown = render_page(shared_part(document), pictures, evaluations, ["a", "b"]).decode()
     assert [word for word in TOLD if word in shown] == []
-    order = [shown.index(f'id="{part}"') for part in ("guarantee", "synthetic", "usefulness", "technical")]
+    order = [shown.index(f'id="{part}"') for part in ("verdict", "guarantee", "synthetic", "usefulness", "technical")]
     assert order == sorted(order)
-    assert shown.count("data:image/png") == page.decode().count("data:image/png") > 0
-    figures = re.findall('<span class="figure">[^<]+</span>', page.decode())
-    assert re.findall('<span class="figure">[^<]+</span>', shown) == figures != []
+    assert shown.count("data:image/png") == page.count("data:image/png") > 0
+    figures = re.findall('<span class="figure">[^<]+</span>', page)[:3]
+    assert re.findall('<span class="figure">[^<]+</span>', shown)[:3] == figures != []
     assert "<script" not in shown
     assert ("82.1%" in shown) == bool(evaluations)

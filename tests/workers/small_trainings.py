@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sklearn.datasets import load_digits
 
 from models.portable.generator import Generator, GeneratorConfig
@@ -24,6 +25,7 @@ from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
 from service import jobs
+from service.audit.signing import SigningKey
 from service.db.job_tables import Release, Sample
 from service.storage.interface import digest_directory
 from workers.evaluation.utility import TRAINING
@@ -202,6 +204,7 @@ def random_generator(channels: int = 1, height: int = 6, width: int = 5) -> Gene
     return made
 
 
+KEY = SigningKey(Ed25519PrivateKey.from_private_bytes(bytes(32)))
 PRIVACY_CARD = {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove"}
 
 
@@ -214,7 +217,7 @@ def write_drawing(
     card: dict[str, Any] = PRIVACY_CARD,
     **request: Any,
 ) -> Path:
-    file = SampleFile(SampleFormat(sample_format), title, card)
+    file = SampleFile(SampleFormat(sample_format), title, card, "rel_small", KEY.sign)
     write_sample(path, generator, SampleRequest(**{"seed": 5, **request}), file)
     return path
 

@@ -1,41 +1,28 @@
-"""The report on a release: one self-contained HTML file, and the same facts as JSON; and contact sheets of images.
+"""The facts and images of a release's report, as JSON, and contact sheets.
 
-The page shows the guarantee, panels that are computed from synthetic images alone, and technical facts. Evaluations on
-public data come later, and `service.reports` inserts them when it serves the report.
+They are the guarantee, panels that are computed from synthetic images alone, and technical facts. `service.reports`
+renders the page, with later evaluations on public data.
 """
 
 from __future__ import annotations
 
 import base64
-import functools
-import io
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import jinja2
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
-from obscura.wire.wording import ADJACENCIES, EARLY_ENDS, FILTERS
-from privacy.accounting.filter import attacker_certainty_max, open_filter
-from privacy.plans.moments import VISIBLE
+from obscura.wire.provenance import encode_png, mark
 
 SAMPLES_PER_CLASS: Final = 10
+FIRST_IMAGES: Final = 9  # on the first page
 TILES: Final = 3  # in each row and column of the overview of a release
-# The odds table of the report; the account's limit is added as a row.
-EPSILON_EXAMPLES: Final = (0.5, 1.0, 2.0, 3.0, 8.0)
-UNIT_KEYS: Final = {
-    "record": "protected unit: each record by itself",
-    "subject": "protected unit: all records of a subject together",
-}
-
-
-HISTOGRAM_BINS = 32
 # Pairwise distances use at most this many images of a class: 200 give 19,900 pairs, enough for a mean.
 PAIRED_IMAGES_MAX = 200
 # Two images are near twins when their root-mean-square pixel difference is at most this share of the full range.
@@ -63,136 +50,64 @@ SHOWN_HEIGHT_MIN_PIXELS = 56
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class PaidStage:
-    """One stage of the plan: the number of its releases, their noise and their total cost."""
-
-    name: str
-    releases: int
-    noise_multiplier: float
-    cost_nano: int
-
-
-@dataclass(frozen=True)
-class ReleaseFacts:
-    """Public facts about a release. Nothing here may depend on private data.
-
-    Attributes:
-        classes: declared class names, in label order.
-        created_at: ISO 8601, UTC.
-        facts: further public numbers of the plan (teachers, images to aggregate, ...).
-        notes: the plan's notes for its reader, as sentences.
-        account_epsilon: epsilon of everything that the account may ever publish, at the card's delta. This is the
-            account's limit or, if larger, the epsilon that was spent and held when the limit was lowered.
-        account_attacker_certainty_max: highest certainty, in [0, 1], that everything ever published gives an attacker
-            who started at 50%.
-        account_nano: upper bound on the cost of everything that the account may ever publish.
-        account_spent_nano: total spent by the account, including this release; None if unknown.
-        incomplete: `reason` and completed `fraction` of the planned releases, if the training ended early; otherwise
-            None.
-    """
-
-    name: str
-    dataset: str
-    account: str
-    recipe: str
-    classes: tuple[str, ...]
-    created_at: str
-    account_epsilon: float
-    account_attacker_certainty_max: float
-    account_nano: int
-    stages: tuple[PaidStage, ...] = ()
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    account_spent_nano: int | None = None
-    incomplete: Mapping[str, Any] | None = None
-
-
 def write_report(
     directory: Path,
     *,
     card: Mapping[str, Any],
-    release: ReleaseFacts,
+    release: Mapping[str, Any],
     images: npt.NDArray[np.uint8],
     labels: npt.NDArray[np.int64],
     technical: Mapping[str, str] | None = None,
 ) -> None:
-    """Write report.html and report.json into an existing folder.
+    """Write report.json into an existing folder. `service.reports` renders it, and adds evaluations.
 
     Args:
         card: the release's privacy card, as JSON; KeyError if it lacks a fact that the guarantee needs.
+        release: public facts, as JSON: nothing here may depend on private data. `classes` are in label order. Amounts
+            whose names begin with `account_` bound everything that the account may ever publish.
         images: sample of the release, uint8 (n, h, w) or (n, h, w, c). Synthetic: the report shows them.
         technical: versions, config digest, hardware and similar facts, in display order.
     """
     labels = np.asarray(labels, dtype=np.int64)
-    panels = measure(images, labels, release.classes)
-    copied = ("delta", "unit", "adjacency", "accounting", "rate", "base", "capacity_nano", "cost_nano")
+    accounting = card["accounting"]
     guarantee = {
-        **{key: card[key] for key in copied},
+        **{key: card[key] for key in ("delta", "unit", "adjacency")},
+        **{key: accounting[key] for key in ("rate", "base", "capacity_nano", "cost_nano")},
+        "accounting": accounting["method"],
         "epsilon": float(card["epsilon"]),
-        "pld_epsilon": card.get("pld_epsilon"),
-        "accountant": " ".join(str(card[key]) for key in ("accountant", "accountant_version") if card.get(key)),
-        "attacker_certainty_max": release.account_attacker_certainty_max,
+        "pld_epsilon": accounting.get("pld_epsilon"),
+        "accountant": accounting.get("accountant"),
         "assumed_public": list(card["assumed_public"]),
         "not_covered": list(card["not_covered"]),
     }
-    facts = {str(name): value for name, value in release.facts.items()}
     document = {
-        "release": {**asdict(release), "facts": facts},
+        "release": release,
         "guarantee": guarantee,
-        "synthetic": {**asdict(panels), "mode_collapse_rule": MODE_COLLAPSE_RULE},
+        "synthetic": {**asdict(measure(images, labels, release["classes"])), "mode_collapse_rule": MODE_COLLAPSE_RULE},
         "technical": dict(technical or {}),
+        "pictures": _pictures(images, labels, release["classes"]),
     }
-    document = json.loads(json.dumps(document, default=str))
-    (directory / "report.json").write_text(
-        json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8"
-    )
-    odds = [(release.account_epsilon, release.account_attacker_certainty_max, True)]
-    for epsilon in EPSILON_EXAMPLES:
-        if not math.isclose(epsilon, release.account_epsilon, rel_tol=0.02):  # omit a nearly equal row
-            odds.append((epsilon, attacker_certainty_max(open_filter(epsilon, card["delta"])), False))
-    page = template().render(
-        **document,
-        pictures=_pictures(images, labels, release.classes),
-        odds=sorted(odds),
-        histogram_peak=max(panels.histogram),
-        early_words=EARLY_ENDS,
-        unit_keys=UNIT_KEYS,
-        adjacencies=ADJACENCIES,
-        visible=VISIBLE,
-    )
-    (directory / "report.html").write_text(page, encoding="utf-8")
+    text = json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True)
+    (directory / "report.json").write_text(text + "\n", encoding="utf-8")
 
 
-@functools.cache
-def template() -> jinja2.Template:
-    """Return the page's template, compiled once for a process."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters |= FILTERS
-    return environment.get_template("report.html")
-
-
-def _pictures(
-    images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], classes: Sequence[str]
-) -> list[dict[str, Any]]:
+def _pictures(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], classes: Sequence[str]) -> dict[str, Any]:
     pixels = images[..., None] if images.ndim == 3 else images  # (n, h, w, c)
+
+    def uri(members: npt.NDArray[Any]) -> str:
+        png = encode_png(strip(as_pixels(np.moveaxis(members, -1, 1) / 255.0)))
+        return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
+
     shown: list[dict[str, Any]] = []
     for index, name in enumerate(classes):
-        members = pixels[labels == index]
-        shown.append({"name": name, "strip": None, "mean": None})
-        if len(members):
-            parts = {"strip": members[:SAMPLES_PER_CLASS], "mean": members.mean(axis=0, keepdims=True)}  # (s, h, w, c)
-            for key, part in parts.items():
-                buffer = io.BytesIO()
-                strip(as_pixels(np.moveaxis(part, -1, 1) / 255.0)).save(buffer, format="PNG")
-                shown[-1][key] = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
-    return shown
+        members = pixels[labels == index]  # (s, h, w, c)
+        some = len(members) > 0
+        mean = uri(members.mean(axis=0, keepdims=True)) if some else None
+        shown.append({"name": name, "strip": uri(members[:SAMPLES_PER_CLASS]) if some else None, "mean": mean})
+    first = [
+        {"name": classes[labels[at]], "image": uri(pixels[at : at + 1])} for at in range(min(FIRST_IMAGES, len(labels)))
+    ]
+    return {"first": first, "classes": shown}
 
 
 @dataclass(frozen=True)
@@ -218,7 +133,6 @@ class Panels:
     classes: tuple[ClassPanel, ...]
     exact_duplicates: int
     between_class_distance: float
-    histogram: tuple[float, ...]
     collapsed: tuple[str, ...]
 
 
@@ -242,13 +156,11 @@ def measure(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], classe
             twin_share > TWIN_SHARE_MAX or (between > 0 and relative < RELATIVE_DIVERSITY_MIN)
         )
         panels.append(ClassPanel(name, int((labels == index).sum()), diversity, relative, twin_share, collapsed))
-    counts, _ = np.histogram(images, bins=HISTOGRAM_BINS, range=(0, 256))
     return Panels(
         images=len(images),
         classes=tuple(panels),
         exact_duplicates=len(flat) - len({row.tobytes() for row in np.ascontiguousarray(flat)}),
         between_class_distance=between,
-        histogram=tuple(float(share) for share in counts / max(1, counts.sum())),
         collapsed=tuple(panel.name for panel in panels if panel.collapsed),
     )
 
@@ -280,8 +192,8 @@ def strip(pixels: npt.NDArray[np.uint8]) -> Image.Image:
     return Image.fromarray(canvas)
 
 
-def draw_grid(images: npt.ArrayLike, classes: Sequence[str]) -> bytes:
-    """Return a contact sheet as PNG.
+def draw_grid(images: npt.ArrayLike, classes: Sequence[str], release_id: str | None = None) -> bytes:
+    """Return a contact sheet as PNG, marked as synthetic.
 
     `images` are synthetic, float (n, c, h, w) in [0, 1], ordered by class, with equally many of each class.
     """
@@ -302,19 +214,15 @@ def draw_grid(images: npt.ArrayLike, classes: Sequence[str]) -> bytes:
         top = MARGIN_PIXELS + index * row_height
         sheet.paste(row, (left, top))
         draw.text((left - LABEL_GAP_PIXELS, top + row.height / 2), label, fill=INK, font=font, anchor="rm")
-    buffer = io.BytesIO()
-    sheet.save(buffer, format="PNG")
-    return buffer.getvalue()
+    return encode_png(sheet, None if release_id is None else mark(release_id))
 
 
-def draw_tiles(images: npt.NDArray[np.uint8]) -> bytes:
-    """Return TILES x TILES synthetic images (n, h, w, c) as PNG, with transparent gaps."""
+def draw_tiles(images: npt.NDArray[np.uint8], release_id: str) -> bytes:
+    """Return TILES x TILES synthetic images (n, h, w, c) as PNG, with transparent gaps, marked as synthetic."""
     _, height, width, _ = images.shape
     gap = max(1, height // 14)
     tiles = np.zeros((TILES, TILES, height + gap, width + gap, 4), dtype=np.uint8)
     tiles[:, :, :height, :width, :3] = images.reshape(TILES, TILES, height, width, -1)
     tiles[:, :, :height, :width, 3] = 255
     sheet = np.concatenate(np.concatenate(tiles, axis=1), axis=1)[:-gap, :-gap]
-    buffer = io.BytesIO()
-    Image.fromarray(sheet).save(buffer, format="PNG")
-    return buffer.getvalue()
+    return encode_png(Image.fromarray(sheet), mark(release_id))

@@ -16,6 +16,7 @@ from privacy.accounting.filter import Filter
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger
+from service.audit import signing
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
@@ -66,6 +67,13 @@ class Context:
     @property
     def storage(self) -> interface.Storage:
         return storage_of(self.settings)
+
+    def signing_key(self) -> signing.SigningKey:
+        """Read the installation's key for receipts and images. Raise MissingPrerequisite if it is not usable here."""
+        try:
+            return signing.open_signing_key(self.settings.ledger_key_path)
+        except signing.SigningKeyUnusable as error:
+            raise MissingPrerequisite(f"This worker cannot sign. {error.message}") from None
 
 
 @dataclass(frozen=True, repr=False)

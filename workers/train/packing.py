@@ -18,6 +18,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,17 +30,21 @@ from numpy.lib import format as npy_format
 from PIL import Image
 
 from models.released import ReleasedGenerator
+from obscura.wire import provenance
 from obscura.wire.formats import CARD_FILE, PACKINGS
+from obscura.wire.wording import show_epsilon
 from obscura.wire.words import SampleFormat
-from service.cards import TAGS, folder_names, guarantee, one_line, write_card
+from service.cards import TAGS, cite, folder_names, guarantee, one_line, ordered_card, write_card
+from workers.evaluation.report import FIRST_IMAGES, as_pixels, strip
 from workers.recipes.interface import Progress
 from workers.train.drawing import SampleRequest, draw
 
 STAGE = "sample"  # of reports
 PARQUET_FILE = "data/train-00000-of-00001.parquet"  # Hugging Face's name for the only part of a split
 _ROWS_IN_A_GROUP = 1024
-_README = "README.md"
+_README, _PREVIEW = "README.md", "preview.png"
 _SUMS = "SHA256SUMS"
+_ENCODERS = 4  # threads that sign and encode images
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date of a zip entry
 _SPOOL_BYTES = 4 * 2**20  # larger side files are stored on disk while the archive is written
 CROISSANT_FILE = "croissant.json"
@@ -77,11 +82,18 @@ class SampleFile:
             and `label`; or a WebDataset tar.
         title: name of the release, used as heading of the README.
         card: the release's privacy card (JSON-able).
+        release_id: the release that generates the images.
+        sign: signs the provenance of each image (`obscura.wire.provenance`).
     """
 
     format: SampleFormat
     title: str
     card: Mapping[str, Any]
+    release_id: str
+    sign: provenance.Sign
+
+    def signed(self, content: Mapping[str, Any]) -> dict[str, str]:
+        return provenance.mark(self.release_id, content, self.sign)
 
 
 _Drawn = Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]  # as `draw` yields
@@ -100,31 +112,37 @@ def write_sample(
 def pack(path: Path, drawn: _Drawn, request: SampleRequest, file: SampleFile) -> None:
     """Write images that were generated for a request."""
     readme = dataset_card(request, file).encode()
-    card = (json.dumps(file.card, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+    card = (json.dumps(ordered_card(file.card), indent=2, ensure_ascii=False) + "\n").encode()
+    first, labels = next(drawn)
+    drawn = itertools.chain([(first, labels)], drawn)
+    preview = strip(as_pixels(np.moveaxis(first[:FIRST_IMAGES], -1, 1) / 255.0))
+    png = provenance.encode_png(preview, file.signed(provenance.content_of(preview)))
     if file.format is SampleFormat.WEBDATASET:
         with tar_archive(path) as tar:
             tar.add(f"__{_README}__", readme)
             tar.add(f"__{CARD_FILE}__", card)
+            tar.add(f"__{_PREVIEW}__", png)
             tar.add("__classes.json__", (json.dumps(request.names, ensure_ascii=False) + "\n").encode())
-            for number, (png, label) in enumerate(_pictures(drawn)):
+            for number, (png, label) in enumerate(_pictures(drawn, file)):
                 tar.add(f"{number:07d}.png", png)
                 tar.add(f"{number:07d}.cls", str(label).encode())
         return
     with zip_archive(path) as archive:
         archive.add(_README, readme)
         archive.add(CARD_FILE, card)
+        archive.add(_PREVIEW, png)
         if file.format is SampleFormat.IMAGEFOLDER:
             _write_imagefolder(archive, request, drawn, file)
         elif file.format is SampleFormat.PARQUET:
             _write_parquet(archive, request, drawn, file)
         else:
-            _write_arrays(archive, request, drawn)
+            _write_arrays(archive, request, drawn, file)
 
 
 def _write_imagefolder(archive: Archive, request: SampleRequest, drawn: _Drawn, file: SampleFile) -> None:
     folders = folder_names(request.names)
     with side_file() as metadata:
-        for number, (png, label) in enumerate(_pictures(drawn)):
+        for number, (png, label) in enumerate(_pictures(drawn, file)):
             name = f"{folders[label]}/{number:07d}.png"
             archive.add(name, png)
             line = {"file_name": name, "label": label, "class": request.names[label]}
@@ -135,7 +153,7 @@ def _write_imagefolder(archive: Archive, request: SampleRequest, drawn: _Drawn, 
     archive.add(CROISSANT_FILE, describe_folders(file.title, file.card, request.names))
 
 
-def _write_arrays(archive: Archive, request: SampleRequest, drawn: _Drawn) -> None:
+def _write_arrays(archive: Archive, request: SampleRequest, drawn: _Drawn, file: SampleFile) -> None:
     first, _ = next(drawn)
     squeeze = first.shape[-1] == 1  # grey images are stored as (n, h, w)
     shape = (request.count, *(first.shape[1:-1] if squeeze else first.shape[1:]))
@@ -144,10 +162,14 @@ def _write_arrays(archive: Archive, request: SampleRequest, drawn: _Drawn) -> No
         npy_format.write_array_header_1_0(entry, header)
         for images in itertools.chain([first], (images for images, _ in drawn)):
             entry.write(images.tobytes())
+    digests = {"images.npy": entry.digest.hexdigest()}
     for name, array in (("labels.npy", request.labels), ("classes.npy", np.asarray(request.names))):
         buffer = io.BytesIO()
         npy_format.write_array(buffer, array, version=(1, 0))
         archive.add(name, buffer.getvalue())
+        digests[name] = hashlib.sha256(buffer.getvalue()).hexdigest()
+    document = {"digital_source_type": provenance.SOURCE_TYPE, **file.signed({"files": digests})}
+    archive.add(provenance.PROVENANCE_FILE, (json.dumps(document, indent=2) + "\n").encode())
 
 
 def _write_parquet(archive: Archive, request: SampleRequest, drawn: _Drawn, file: SampleFile) -> None:
@@ -159,9 +181,13 @@ def _write_parquet(archive: Archive, request: SampleRequest, drawn: _Drawn, file
     image = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
     schema = pyarrow.schema(
         [("image", image), ("label", pyarrow.int64())],
-        metadata={"huggingface": json.dumps({"info": {"features": features}})},  # from which `datasets` reads the types
+        metadata={
+            "huggingface": json.dumps({"info": {"features": features}}),  # from which `datasets` reads the types
+            "digital_source_type": provenance.SOURCE_TYPE,
+            provenance.SIGNATURE_KEYWORD: json.dumps(provenance.mark(file.release_id)),  # images are signed one by one
+        },
     )
-    pictures = enumerate(_pictures(drawn))
+    pictures = enumerate(_pictures(drawn, file))
     with archive.open(PARQUET_FILE) as entry, parquet.ParquetWriter(entry, schema, use_dictionary=["label"]) as table:
         while rows := list(itertools.islice(pictures, _ROWS_IN_A_GROUP)):
             images = [{"bytes": png, "path": f"{number:07d}.png"} for number, (png, _) in rows]
@@ -184,20 +210,21 @@ def _write_parquet(archive: Archive, request: SampleRequest, drawn: _Drawn, file
 
 def dataset_card(request: SampleRequest, file: SampleFile) -> str:
     """Return the README of a sample in the form of a Hugging Face dataset card: the guarantee first."""
+    packing = PACKINGS[file.format.value]
     front: dict[str, Any] = {
         "pretty_name": file.title,
+        "license": "other",
         "tags": list(TAGS),
         "task_categories": ["image-classification"],
         "size_categories": [next(name for limit, name in _SIZES if request.count < limit)],
     }
+    if packing.viewed:
+        files = {"split": "train", "path": list(packing.viewed)}
+        front["configs"] = [{"config_name": "default", "data_files": [files]}]
     if file.format is SampleFormat.PARQUET:
         names = {str(label): name for label, name in enumerate(request.names)}
         columns = {"image": "image", "label": {"class_label": {"names": names}}}
-        front["configs"] = [{"config_name": "default", "data_files": [{"split": "train", "path": "data/train-*"}]}]
-        front["dataset_info"] = {
-            "features": [{"name": name, "dtype": kind} for name, kind in columns.items()],
-            "splits": [{"name": "train", "num_examples": request.count}],
-        }
+        front["dataset_info"] = {"features": [{"name": name, "dtype": kind} for name, kind in columns.items()]}
     proportions = []
     if request.proportions is not None:
         stated = zip(request.labels_drawn, request.proportions, strict=True)
@@ -205,13 +232,29 @@ def dataset_card(request: SampleRequest, file: SampleFile) -> str:
         sentence = f"The proportions of the classes were requested, not derived from the data: {named}."
         proportions = [sentence, ""]
     lines = [
-        f"{request.count:,} synthetic images. None of them is one of the private images: they were drawn by a "
-        "generator that was trained under differential privacy.",
+        f"{request.count:,} synthetic images, generated by a model that was trained under differential privacy. None "
+        "of them is a private image.",
+        "",
+        f"![The first images]({_PREVIEW})",
+        "",
+        "```python",
+        packing.code,
+        "```",
         "",
         *guarantee(file.card),
+        "## Provenance",
+        "",
+        "Each image is marked as synthetic (IPTC `DigitalSourceType`), and its pixels and the release's id are signed. "
+        "To verify a file offline: `obscura detect FILE`.",
+        "",
+        "## License and citation",
+        "",
+        "The publisher has not stated a license. To state one, replace `license: other` above and this sentence.",
+        "",
+        *cite(file.title, file.release_id, file.card),
         "## Contents",
         "",
-        f"Public seed {request.seed}. {PACKINGS[file.format.value].contents}",
+        f"Public seed {request.seed}. {packing.contents}",
         "",
         *proportions,
         "| label | class | images |",
@@ -222,12 +265,15 @@ def dataset_card(request: SampleRequest, file: SampleFile) -> str:
     return write_card(front, file.title, lines)
 
 
-def _pictures(drawn: _Drawn) -> Iterator[tuple[bytes, int]]:
-    for images, labels in drawn:
-        for pixels, label in zip(images, labels.tolist(), strict=True):
-            image, buffer = Image.fromarray(pixels[:, :, 0] if pixels.shape[-1] == 1 else pixels), io.BytesIO()
-            image.save(buffer, format="PNG", compress_level=6)
-            yield buffer.getvalue(), label
+def _pictures(drawn: _Drawn, file: SampleFile) -> Iterator[tuple[bytes, int]]:
+    def encode(batch: npt.NDArray[np.uint8]) -> list[bytes]:
+        images = [Image.fromarray(pixels[:, :, 0] if pixels.shape[-1] == 1 else pixels) for pixels in batch]
+        return [provenance.encode_png(image, file.signed(provenance.content_of(image))) for image in images]
+
+    with ThreadPoolExecutor(_ENCODERS) as pool:
+        for images, labels in drawn:
+            parts = pool.map(encode, np.array_split(images, _ENCODERS))
+            yield from zip(itertools.chain.from_iterable(parts), labels.tolist(), strict=True)
 
 
 def describe_folders(title: str, card: Mapping[str, Any], names: Sequence[str]) -> bytes:
@@ -271,7 +317,8 @@ def _croissant(
         "conformsTo": "http://mlcommons.org/croissant/1.0",
         "name": title,
         "description": "Synthetic images, drawn by a generator that was trained under differential privacy "
-        f"(epsilon {card.get('epsilon')}, delta {card.get('delta')}); privacy_card.json has the full statement.",
+        f"(epsilon {show_epsilon(card['epsilon'], up=True)}, delta {card['delta']:g}); privacy_card.json has the full "
+        "statement.",
         "personalSensitiveInformation": "No image is a private record; privacy_card.json states the guarantee.",
         "distribution": [files],
         "recordSet": [classes, images],

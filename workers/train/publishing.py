@@ -22,12 +22,15 @@ import torch
 
 from models.released import load_released
 from obscura.wire.formats import CARD_FILE, IMAGES_FILE
+from obscura.wire.wording import show_epsilon
 from obscura.wire.words import SampleFormat
 from privacy.accounting.certificate import build_certificate
 from privacy.accounting.events import Event
 from privacy.plans.options import ClassFractionsConfig
 from privacy.plans.registry import RECIPES
 from service import jobs, ledger, times
+from service.cards import ordered_card
+from service.db.base import release_id_of
 from service.db.session import transaction
 from service.ledger.chain import body_hash
 from workers.evaluation import report
@@ -78,36 +81,38 @@ def write_artifact(directory: Path, trained: Path, context: Context, training: T
     incomplete = None if ended_early is None else _incomplete(training, ran, ended_early.value)
     share = "" if incomplete is None else f" · {math.floor(100 * incomplete['fraction'])}% made"
     name = f"{training.dataset.name} · {plan.recipe} · ε {training.job.epsilon:g}{share}"
-    card = {**_card(training, ran, charged.total()), "incomplete": incomplete}
     published = RECIPES[plan.recipe].publishes
+    facts = _card(training, ran, charged.total())
+    card = ordered_card({"title": f"Privacy card: {name}", **facts, "incomplete": incomplete})
     summary: dict[str, Any] = {"facts": plan.facts}
     if published == "generator":
         balance = ledger.balance_of(account)
-        release = report.ReleaseFacts(
-            name=name,
-            dataset=training.dataset.name,
-            account=training.account.name,
-            recipe=plan.recipe,
-            classes=training.facts.classes,
-            created_at=times.to_the_hour(datetime.now(UTC)).isoformat(timespec="minutes"),
-            stages=tuple(
-                report.PaidStage(stage, event.count, event.noise_multiplier, charged[stage])
+        release = {
+            "name": name,
+            "dataset": training.dataset.name,
+            "account": training.account.name,
+            "recipe": plan.recipe,
+            "classes": training.facts.classes,
+            "created_at": times.to_the_hour(datetime.now(UTC)).isoformat(timespec="minutes"),
+            "stages": [
+                {"name": stage, "releases": event.count, "noise_multiplier": event.noise_multiplier}
+                | {"cost_nano": charged[stage]}
                 for stage, event in ran.items()
-            ),
-            facts=plan.facts,
-            notes=plan.notes,
-            account_epsilon=balance.guaranteed_epsilon,
-            account_attacker_certainty_max=balance.attacker_certainty_max,
-            account_nano=account.guaranteed_nano,
-            account_spent_nano=account.spent_nano + charged.total(),
-            incomplete=incomplete,
-        )
+            ],
+            "facts": plan.facts,
+            "notes": plan.notes,
+            "account_epsilon": balance.guaranteed_epsilon,
+            "account_attacker_certainty_max": balance.attacker_certainty_max,
+            "account_nano": account.guaranteed_nano,
+            "account_spent_nano": account.spent_nano + charged.total(),
+            "incomplete": incomplete,
+        }
         _show_generator(directory, context, training, card, release, progress)
     elif published == "histogram":  # the histogram is its own report
         summary["histogram"] = dict(read_histogram(directory))
     document = {"job_id": training.job.id, "kind": published, "name": name, "card": card, "summary": summary}
     for file, content in ((CARD_FILE, card), (RELEASE_FILE, document | {"incomplete": incomplete})):
-        text = json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False)
+        text = json.dumps(content, indent=2, ensure_ascii=False)
         (directory / file).write_text(f"{text}\n", encoding="utf-8")
 
 
@@ -116,14 +121,14 @@ def _show_generator(
     context: Context,
     training: Training,
     card: Mapping[str, Any],
-    release: report.ReleaseFacts,
+    release: Mapping[str, Any],
     progress: Progress,
 ) -> None:
     """Write images, grid and report of a generator, within seconds; slower measurements belong to evaluations.
 
     A slow generator must not delay its release. So draw the grid's images, and further images while time is left.
     """
-    generator, classes = load_released(directory), release.classes
+    generator, classes = load_released(directory), release["classes"]
     generator.to(context.device)
     least = _GRID_PER_CLASS * len(classes)
     request = SampleRequest(count=_images_to_show(len(classes)), seed=_PICTURE_SEED, names=classes)
@@ -135,11 +140,12 @@ def _show_generator(
             break
     images, labels = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
     by_class = np.argsort(labels[:least], kind="stable")
-    sheet = report.draw_grid(images[:least][by_class].transpose(0, 3, 1, 2) / 255.0, classes)  # of (n, c, h, w)
-    (directory / GRID_FILE).write_bytes(sheet)
-    (directory / TILES_FILE).write_bytes(report.draw_tiles(images[: report.TILES**2]))
+    release_id, sign = release_id_of(training.job.id), context.signing_key().sign
+    sheet = report.draw_grid(images[:least][by_class].transpose(0, 3, 1, 2) / 255.0, classes, release_id)
+    (directory / GRID_FILE).write_bytes(sheet)  # of images (n, c, h, w)
+    (directory / TILES_FILE).write_bytes(report.draw_tiles(images[: report.TILES**2], release_id))
     stored = slice(min(drawn, max(least, _STORED_MAX)))
-    file = SampleFile(SampleFormat.IMAGEFOLDER, release.name, card)
+    file = SampleFile(SampleFormat.IMAGEFOLDER, release["name"], card, release_id, sign)
     request = replace(request, count=len(images[stored]))
     pack(directory / IMAGES_FILE, iter([(images[stored], labels[stored])]), request, file)
     on_gpu = context.device.type == "cuda"
@@ -193,14 +199,27 @@ def _card(training: Training, ran: Mapping[str, Event], charged_nano: int) -> di
         assumed_public=assumed_public,
         cost_nano=charged_nano,
     )
+    shown = ("epsilon", "delta", "unit", "protects", "adjacency", "assumed_public", "not_covered")
+    top = {key: certificate.pop(key) for key in shown}
+    rounded = show_epsilon(top["epsilon"], up=True)
+    accountant = f"{certificate.pop('accountant')} {certificate.pop('accountant_version')}"
     return {
-        **certificate,
+        **top,
+        "summary": f"Adding or removing {top['protects']} changes the probability of every result of this release, and "
+        f"of everything generated from it, by a factor of at most exp({rounded}), except with a probability of about "
+        f"{top['delta']:g}.",
+        "epsilon_rounded": float(rounded),
         "recipe": training.plan.recipe,
-        "stages": list(ran),
-        "job_id": training.job.id,
-        "account_id": training.account.id,
-        "dataset_id": training.dataset.id,
-        "plan_sha256": body_hash(training.job.plan),
+        "accounting": {
+            "method": certificate.pop("accounting"),
+            **certificate,
+            "accountant": accountant,
+            "stages": list(ran),
+            "job_id": training.job.id,
+            "account_id": training.account.id,
+            "dataset_id": training.dataset.id,
+            "plan_sha256": body_hash(training.job.plan),
+        },
     }
 
 

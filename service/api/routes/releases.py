@@ -60,7 +60,7 @@ def read_release(service: Running, release_id: ReleaseId) -> ReleaseRecord:
 def read_card(service: Running, release_id: ReleaseId) -> JSONResponse:
     """Return the privacy card: the guarantee, its cost, its public assumptions and its limits."""
     with transaction(service.factory, read_only=True) as session:
-        return JSONResponse(find(session, Release, release_id).card)
+        return JSONResponse(cards.ordered_card(find(session, Release, release_id).card))
 
 
 @router.get("/{release_id}/receipt", dependencies=[VIEW], summary="Read the receipt")
@@ -75,12 +75,13 @@ def read_receipt(service: Running, release_id: ReleaseId) -> JSONResponse:
 
 
 @router.get("/{release_id}/report.html", **_file("text/html"))
-def read_report_page(service: Running, release_id: ReleaseId) -> Response:
+def read_report_page(service: Running, request: Request, release_id: ReleaseId) -> Response:
     """Return the report as one HTML page, including evaluations made after publication. For a shared release, it omits
     facts about the account.
     """
     _require_generator(service, release_id, reports.PAGE)
-    report = reports.read_report(service.storage, service.factory, release_id, reports.PAGE)
+    url = str(request.base_url).rstrip("/")
+    report = reports.read_report(service.storage, service.factory, release_id, reports.PAGE, url)
     headers = {"Content-Security-Policy": REPORT_POLICY}
     return Response(report, media_type="text/html; charset=utf-8", headers=headers)
 

@@ -10,6 +10,7 @@ is ready, a queued training on it, and a function that makes an account with a r
 
 import hashlib
 import io
+import json
 import shutil
 import socket
 import sqlite3
@@ -46,12 +47,11 @@ from service.db.session import SessionFactory, transaction
 from service.jobs import kinds
 from service.main import create_app, utc_now
 from service.settings import Settings
-from tests.service.steps import WithDatabase, charge_planned, make_key
+from tests.service.steps import REPORT, WithDatabase, charge_planned, make_key
 from tests.together import wait_until
 
 PATIENCE_SECONDS = 120  # for an answer, on a machine that does much else
 SCOPES = ("admin", "data", "train", "read")
-REPORT = "<!doctype html><title>Report</title><!-- usefulness --><p>not measured</p><!-- /usefulness --><h2>4.</h2>"
 SMALL = {"teachers": 10, "top_k": 4, "images": 50}  # fits images of 4 x 4 pixels and 100 declared records
 ACCOUNT: dict[str, Any] = {"owner": "clinic", "epsilon": 2.0, "delta": 1e-5, "unit": "record"}
 ACCOUNT |= {"adjacency": "add_remove"}
@@ -215,8 +215,7 @@ class Served(WithDatabase):
         release_id = new_id("rel")
         folder = self.data_dir / "releases" / release_id
         folder.mkdir(parents=True)
-        (folder / "report.html").write_text(REPORT, "utf-8")
-        (folder / "report.json").write_text('{"report": true}', "utf-8")
+        (folder / "report.json").write_text(json.dumps(REPORT), "utf-8")
         (folder / "grid.png").write_bytes(b"\x89PNG not really")
         files = {"artifact_sha256": "ab" * 32, "artifact_dir": f"releases/{release_id}"}
         shown = {

@@ -29,10 +29,14 @@ from service.settings import Settings
 from service.storage.interface import key_of
 from tests.pictures import archive, picture
 from tests.service.reading_routes import TestClient, application
-from tests.service.steps import WithDatabase, charge, hold_amount, make_key
+from tests.service.steps import REPORT, WithDatabase, charge, hold_amount, make_key
 
 CARD = {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove", "recipe": "datalens"}
-CARD |= {"accountant": "dp-accounting 1", "assumed_public": ["the class names"], "not_covered": ["other publications"]}
+CARD |= {
+    "accounting": {"accountant": "dp-accounting 1"},
+    "assumed_public": ["the class names"],
+    "not_covered": ["other publications"],
+}
 
 
 @dataclass
@@ -123,7 +127,7 @@ class Site(WithDatabase):
             names = [f"{number % 3}/{number:07d}.png" for number in range(stored)]
             images = [picture(size=(8, 8), value=number % 256) for number in range(stored)]
             (folder / "images.zip").write_bytes(archive(*zip(names, images, strict=True)))
-        (folder / "report.html").write_text("<!doctype html><title>Report</title><style>p{color:red}</style>")
+        (folder / "report.json").write_text(json.dumps(REPORT))
         return release_id
 
     def add_sample(self, release_id: str) -> str:

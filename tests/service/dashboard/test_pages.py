@@ -173,6 +173,7 @@ def test_only_published_files_are_served(site, stock):
     (folder / "grid.png").write_bytes(b"unpublished")
     own = site.settings.data_dir / key_of(stock.release)
     (own / "secret.txt").write_text("x")
+    (own / "report.json").unlink()
     (own / "report.json").symlink_to(site.settings.data_dir / "datasets")
     names = ("secret.txt", "report.json", "generator.safetensors", "..%2f..%2fobscura.db")
     others = [f"/releases/..%2f{stock.release}/grid.png", "/static/..%2fpages.py", "/static/pages.py"]

@@ -124,7 +124,7 @@ def test_a_paid_job_becomes_a_histogram_that_nobody_can_sample(workshop):
     # 1500 digits, some 150 of each; twelve standard errors are never exceeded.
     assert all(abs(noisy - 150) < 20 + 12 * histogram["standard_error"] for noisy in histogram["noisy_counts"])
     assert len(histogram["counts"]) == 10
-    (event,) = [event_from_json(event) for event in published.card["events"]]
+    (event,) = [event_from_json(event) for event in published.card["accounting"]["events"]]
     assert (event.count, event.sensitivity) == (1, 1.0)
     assert published.card["epsilon"] <= 0.2
     assert published.receipt is not None

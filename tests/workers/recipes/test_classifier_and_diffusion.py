@@ -149,7 +149,7 @@ def test_a_paid_job_becomes_a_classifier_that_anybody_can_load(workshop):
     assert results["evaluation"]["test_images"] == 297
     assert published.card["epsilon"] <= 8.0
     assert math.isfinite(published.card["epsilon"])
-    assert published.card["events"][0]["type"] == "poisson_gaussian"
+    assert published.card["accounting"]["events"][0]["type"] == "poisson_gaussian"
     assumed = published.card["assumed_public"]
     assert any(workshop.public_id in each for each in assumed)
     assert "the extractor tiny and every image that it was trained on" in assumed

@@ -284,10 +284,10 @@ def test_a_paid_job_becomes_a_generator_that_can_be_drawn_from_again(workshop, r
     published = small.published_by(workshop, job_id)
     assert published.kind is ReleaseKind.GENERATOR
     directory = workshop.settings.data_dir / published.artifact_dir
-    assert {path.name for path in directory.iterdir()} >= {"generator.safetensors", "grid.png", "report.html"}
+    assert {path.name for path in directory.iterdir()} >= {"generator.safetensors", "grid.png", "report.json"}
     assert published.card["epsilon"] <= 8.0
-    assert published.card["stages"] == [stage["name"] for stage in workshop.job(job_id).plan["stages"]]
-    assert {event["type"] for event in published.card["events"]} == {"poisson_gaussian"}
+    assert published.card["accounting"]["stages"] == [stage["name"] for stage in workshop.job(job_id).plan["stages"]]
+    assert {event["type"] for event in published.card["accounting"]["events"]} == {"poisson_gaussian"}
     assert set(small.evaluated(workshop, published)["accuracy"]) == {"logistic_regression", "mlp", "cnn"}
     assert len(np.unique(small.drawn_twice(workshop, published), axis=0)) == 30
 

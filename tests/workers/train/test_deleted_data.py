@@ -183,7 +183,9 @@ def test_a_later_training_reads_what_is_left_and_costs_the_same(writers):
         assert np.array_equal(data.private_labels, all_images.private_labels[kept])
         assert len(data.private_subjects) == kept.sum()
     assert set(read[1].private_subjects.tolist()) < set(read[0].private_subjects.tolist())
-    assert after.card["cost_nano"] == before.card["cost_nano"], "declared bounds and prices are as they were"
+    assert after.card["accounting"]["cost_nano"] == before.card["accounting"]["cost_nano"], (
+        "declared bounds and prices are as they were"
+    )
     assert inspect_ledger(writers.settings, writers.factory).findings == ()
 
 
@@ -242,13 +244,18 @@ def test_a_limit_that_is_raised_while_a_training_runs_and_is_resumed_leaves_it_i
 
     published_by(workshop, job_id, {"dp_classifier": raised_again})
     card, hold, job = workshop.release_of(job_id).card, workshop.hold(job_id), workshop.job(job_id)
-    assert card["cost_nano"] == hold.captured_nano == job.plan["cost_nano"]
-    assert (card["rate"], card["base"], card["capacity_nano"]) == (before.rate, before.base, before.capacity_nano)
+    accounting = card["accounting"]
+    assert accounting["cost_nano"] == hold.captured_nano == job.plan["cost_nano"]
+    assert (accounting["rate"], accounting["base"], accounting["capacity_nano"]) == (
+        before.rate,
+        before.base,
+        before.capacity_nano,
+    )
     assert card["epsilon"] == before.epsilon_of(hold.captured_nano) <= job.epsilon
     assert inspect_ledger(workshop.settings, workshop.factory, thorough=True).findings == ()
     later, present = workshop.train(**STEPS), filter_now(workshop)
     assert workshop.work(later) == ExitStatus.ENDED
-    assert workshop.release_of(later).card["rate"] == present.rate < before.rate
+    assert workshop.release_of(later).card["accounting"]["rate"] == present.rate < before.rate
 
 
 @pytest.mark.parametrize("recipe", [STEPS, {"images": 120}], ids=["sampled steps", "votes"])
@@ -261,7 +268,7 @@ def test_a_limit_that_is_lowered_below_what_a_training_charges_lets_it_publish(w
     workshop.do(ledger.limits.lower_limit, **facts, now=datetime.now(UTC))
     workshop.give_back(job_id)
     published_by(workshop, job_id)
-    balance, card = workshop.balance(), workshop.release_of(job_id).card
+    balance, card = workshop.balance(), workshop.release_of(job_id).card["accounting"]
     assert workshop.do(ledger.get_account, workshop.account_id).frozen
     if recipe is not STEPS:
         report = json.loads((workshop.settings.data_dir / workshop.release_of(job_id).artifact_dir / DATA).read_text())

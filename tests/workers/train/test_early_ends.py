@@ -130,7 +130,7 @@ def assert_published(workshop: Any, job_id: str, *, reason: str) -> None:
     directory = workshop.settings.data_dir / release.artifact_dir
     assert digest_directory(directory) == release.artifact_sha256
     (load_classifier if release.kind == "classifier" else load_released)(directory)
-    assert release.card["cost_nano"] == hold.captured_nano > 0
+    assert release.card["accounting"]["cost_nano"] == hold.captured_nano > 0
     assert release.card["incomplete"] == release.incomplete
     charged = sum(entry.details["event"]["count"] for entry in workshop.charges(job_id))
     planned = sum(stage.event.count for stage in plan_from_json(job.plan).stages)

@@ -3,15 +3,21 @@
 import io
 import json
 import os
+import re
+import subprocess
+import sys
+import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 from models.portable.generator import Generator
+from obscura.wire.formats import PACKINGS
 from obscura.wire.words import SampleFormat
 from tests.workers.small_trainings import PRIVACY_CARD, random_generator, write_drawing
 from workers.train.drawing import SampleRequest, draw
@@ -95,7 +101,7 @@ def test_the_dataset_card_is_one_and_states_the_guarantee(tmp_path, generator):
 
     card = DatasetCard((unpacked(tmp_path, generator, SampleFormat.PARQUET) / "README.md").read_text("utf-8"))
     header = card.data.to_dict()
-    assert header["configs"][0]["data_files"] == [{"split": "train", "path": "data/train-*"}]
+    assert header["configs"][0]["data_files"] == [{"split": "train", "path": ["data/train-*"]}]
     label = header["dataset_info"]["features"][1]
     assert label == {"name": "label", "dtype": {"class_label": {"names": dict(zip("012", NAMES, strict=True))}}}
     assert (header["pretty_name"], header["tags"]) == ("A: title", ["synthetic", "differential-privacy"])
@@ -128,7 +134,6 @@ def test_webdataset_and_hugging_face_read_the_tar(tmp_path, generator, expected,
 
 def test_the_tar_says_once_what_the_labels_are_called(tmp_path, generator):
     import hashlib
-    import tarfile
 
     with tarfile.open(write(tmp_path / "sample.tar", generator, SampleFormat.WEBDATASET)) as archive:
         content = {entry.name: archive.extractfile(entry).read() for entry in archive}  # type: ignore[union-attr]
@@ -137,7 +142,7 @@ def test_the_tar_says_once_what_the_labels_are_called(tmp_path, generator):
     assert b"differentially private" in content["__README.md__"]
     sums = dict(reversed(line.split("  ")) for line in content.pop("__SHA256SUMS__").decode().splitlines())
     assert sums == {name: hashlib.sha256(held).hexdigest() for name, held in content.items()}
-    assert len(content) == 2 * COUNT + 3
+    assert len(content) == 2 * COUNT + 4
 
 
 @pytest.mark.parametrize("sample_format", [SampleFormat.IMAGEFOLDER, SampleFormat.PARQUET])
@@ -160,3 +165,30 @@ def test_croissant_is_valid_and_its_records_load(tmp_path, generator, expected, 
     assert found == [labels[place] for place in order]
     mode = "L" if pixels.ndim == 3 else "RGB"
     assert same([record["images/image"].convert(mode) for record in records], pixels[order])
+
+
+@pytest.mark.parametrize("generator", [1], indirect=True)
+@pytest.mark.parametrize("sample_format", SampleFormat)
+def test_the_readme_has_code_that_loads_the_download_and_an_image(tmp_path, generator, sample_format):
+    suffix = PACKINGS[sample_format.value].suffix
+    sample = write(tmp_path / f"sample.{suffix}", generator, sample_format)
+    if suffix == "tar":
+        with tarfile.open(sample) as archive:
+            content = {entry.name.strip("_"): archive.extractfile(entry).read() for entry in archive}  # type: ignore[union-attr]
+    else:
+        with zipfile.ZipFile(sample) as archive:
+            content = {name: archive.read(name) for name in archive.namelist()}
+            archive.extractall(tmp_path)
+    readme = content["README.md"].decode()
+    front = yaml.safe_load(readme.split("---")[1])
+    assert (front["license"], "configs" in front) == ("other", sample_format is not SampleFormat.NPZ)
+    (code,) = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
+    environment = {**os.environ, "HF_HOME": str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    (image,) = re.findall(r"!\[.*?\]\((.*?)\)", readme)
+    assert Image.open(io.BytesIO(content[image])).format == "PNG"
+    (cited,) = re.findall(r"```bibtex\n(.*?)```", readme, flags=re.DOTALL)
+    assert "epsilon 1.0, delta 1e-05" in cited
+    assert cited.count("{") == cited.count("}")

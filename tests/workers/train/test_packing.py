@@ -20,7 +20,7 @@ from models.portable.edm import EdmConfig, EdmDenoiser
 from models.portable.generator import Generator
 from models.released import ReleasedGenerator
 from obscura.wire.words import SampleFormat
-from tests.workers.small_trainings import PRIVACY_CARD, random_generator, write_drawing
+from tests.workers.small_trainings import KEY, PRIVACY_CARD, random_generator, write_drawing
 from workers.train.drawing import SampleRequest, draw
 from workers.train.packing import SampleFile, write_sample
 
@@ -70,7 +70,7 @@ def test_more_images_begin_with_the_same_images(generator):
 @pytest.mark.parametrize("sample_format", list(SampleFormat))
 def test_it_tells_how_many_images_there_are_and_stops_when_it_is_told(tmp_path, generator, sample_format):
     request, told = SampleRequest(count=300, seed=5, names=NAMES), list[int]()
-    file = SampleFile(sample_format, "A", PRIVACY_CARD)
+    file = SampleFile(sample_format, "A", PRIVACY_CARD, "rel_small", KEY.sign)
 
     def tell(*, step: int, **_: object) -> None:
         told.append(step)

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import torch
 from sqlalchemy import update
+from typer.testing import CliRunner
 
+from obscura.cli.app import app
 from obscura.wire.words import EntryKind, HoldState, JobState
 from privacy.accounting.events import event_from_json
 from privacy.errors import BudgetExceeded, EventRefused
@@ -50,17 +52,21 @@ def test_a_training_is_charged_captured_and_published_and_sampling_is_free(works
     release, kinds = workshop.release_of(job_id), [entry.kind for entry in workshop.entries()]
     directory = workshop.settings.data_dir / release.artifact_dir
     assert digest_directory(directory) == release.artifact_sha256
-    assert {path.name for path in directory.iterdir()} >= {"generator.safetensors", "grid.png", "report.html"}
+    assert {path.name for path in directory.iterdir()} >= {"generator.safetensors", "grid.png", "report.json"}
     assert kinds.index(EntryKind.ARM) < kinds.index(EntryKind.CHARGE) < kinds.index(EntryKind.CAPTURE)
-    assert release.card["cost_nano"] == hold.charged_nano
+    assert release.card["accounting"]["cost_nano"] == hold.charged_nano
     planned = [stage.event for stage in plan_from_json(job.plan).stages]
-    assert [event_from_json(event) for event in release.card["events"]] == planned
+    assert [event_from_json(event) for event in release.card["accounting"]["events"]] == planned
     assert (workshop.settings.data_dir / work_key(job_id) / "trained").is_dir()  # its supervisor puts it away
 
     sample_job = workshop.sample(release.id)
     assert workshop.work(sample_job, TINY) == ExitStatus.ENDED
     sample = workshop.do(jobs.made_by, Sample, sample_job)
-    assert digest_file(workshop.settings.data_dir / sample.path) == sample.sha256
+    path = workshop.settings.data_dir / sample.path
+    assert digest_file(path) == sample.sha256
+    key = workshop.settings.ledger_key_path.with_suffix(".pub.pem")
+    found = CliRunner().invoke(app, ["detect", "--json", "--key", str(key), str(path)])
+    assert (found.exit_code, json.loads(found.stdout)[0]["releases"]) == (0, [release.id])
     assert workshop.balance().spent_nano == hold.captured_nano
 
 

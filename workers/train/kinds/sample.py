@@ -27,7 +27,7 @@ from workers.train.progress import ReportedProgress
 def run(context: Context) -> None:
     """Write the file of a sample job and end the job. A file left by a lost attempt has the same bytes and is kept.
 
-    Raise NotFound if the release's files are gone.
+    Raise NotFound if the release's files are gone, and MissingPrerequisite without the signing key.
     """
     storage, job_id = context.storage, context.attempt.job_id
     with transaction(context.factory, read_only=True) as session:
@@ -49,7 +49,7 @@ def run(context: Context) -> None:
             weights = tuple(float(sample.proportions[names[label]]) for label in chosen)
         request = SampleRequest(sample.count, sample.seed, names, chosen, weights)
         with storage.stage(key) as staging:
-            file = SampleFile(sample.format, release.name, release.card)
+            file = SampleFile(sample.format, release.name, release.card, release.id, context.signing_key().sign)
             write_sample(staging / name, generator, request, file, progress)
             failpoint("sample.before")
             storage.publish(staging, key)

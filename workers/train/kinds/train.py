@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from privacy.plans.registry import RECIPES
 from service import jobs, ledger
-from service.audit import proofs, signing
+from service.audit import proofs
 from service.db.base import release_id_of
 from service.db.job_tables import Release
 from service.db.session import transaction
@@ -23,7 +23,7 @@ from service.storage.interface import digest_directory, key_of, work_key
 from workers.recipes.interface import save_trained
 from workers.recipes.registry import work_of
 from workers.train import followers, inputs, publishing
-from workers.train.orders import Context, MissingPrerequisite, Training, read_training
+from workers.train.orders import Context, Training, read_training
 from workers.train.progress import ReportedProgress
 
 _TRAINED = "trained"  # the recipe's result, stored until it is published
@@ -64,10 +64,7 @@ def publish(context: Context, release_id: str) -> None:
     if described["job_id"] != job_id:
         raise LedgerCorruption("The artifact stored under this job's release id belongs to another job.", job_id=job_id)
     released = journals.journalled(storage, job_id)
-    try:
-        key = signing.open_signing_key(context.settings.ledger_key_path)
-    except signing.SigningKeyUnusable as error:
-        raise MissingPrerequisite(f"The release cannot be signed. {error.message}") from None
+    key = context.signing_key()
 
     def publish_paid(session: Session, **facts: Any) -> Release:
         """Publish. Raise LedgerCorruption if a release was not charged, as after restoring an old backup (rule I5)."""

@@ -97,7 +97,7 @@ def test_nothing_of_the_account_its_dataset_or_its_job_is_told(two: Two) -> None
     place = f"/v1/releases/{two.release_id}"
     parts = ("", "/card", "/evaluations", "/shares", "/report.html", "/report.json")
     shown = [http.get(f"{place}{part}").raise_for_status().text for part in parts]
-    assert "1. What is guaranteed" in shown[4]
+    assert "1. Guarantee" in shown[4]
     assert json.loads(shown[5]).keys() == {"release", "guarantee", "synthetic", "technical", "evaluations"}
     shown += [http.get("/v1/releases").text, http.get("/v1/jobs").text, http.get("/v1/datasets").text]
     for text in shown:

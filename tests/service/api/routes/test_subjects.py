@@ -84,7 +84,7 @@ def test_a_training_on_a_subject_account_protects_subjects_from_upload_to_card(s
     assert 0 < card["epsilon"] <= 7.0
     assert "that there are at most 1,800 records of at most 220 subjects" in card["assumed_public"]
     report = served.client("read").get(f"/v1/releases/{job['release_id']}/report.html").text
-    assert "all records of a subject together" in report
+    assert "All records of one subject" in report
     assert CANARY not in json.dumps([sent.json(), plan, job, release, card]) + report
     assert not [path for path in settings.data_dir.rglob("*") if CANARY in path.name]
     kept = [path for path in settings.data_dir.rglob("*") if path.is_file()]
