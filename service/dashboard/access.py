@@ -33,11 +33,6 @@ class Viewer:
     keeps_audit_log: bool = False
 
     @property
-    def hidden_projects(self) -> int:
-        """Return the number of projects whose content is hidden from an admin of the installation."""
-        return len(self.projects)
-
-    @property
     def settings(self) -> list[tuple[str, str]]:
         """Return the paths and names of the settings pages that the viewer may use."""
         pages = [("members", "Members"), ("keys", "Keys"), ("projects", "Projects"), ("webhooks", "Webhooks")]
@@ -59,7 +54,7 @@ class Viewer:
 
         An admin of the installation cannot use data of several projects without viewing one of them.
         """
-        return self.principal is None or (self.may(scope) and not self.hidden_projects)
+        return self.principal is None or (self.may(scope) and not self.projects)
 
     def signed_in(self) -> Principal:
         """Return the signed-in caller; raise SignInNeeded if there is none."""
