@@ -20,8 +20,7 @@ from obscura.wire.words import TRAIN, DatasetState, Visibility
 from privacy.errors import PrivacyError
 from privacy.plans.registry import RECIPES
 from service import errors, jobs
-from service.api.deps import Running, signed_in_by_cookie
-from service.api.events import Snapshot
+from service.api.deps import Running, cookie_name
 from service.api.routes.jobs import stream_events
 from service.api.routes.orders import image_endpoint
 from service.dashboard import forms, pages
@@ -31,6 +30,7 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.db.session import transaction
 from service.identity.access import find, visible
+from service.identity.auth import find_session
 from service.views import accounts, plans, releases, sweeps
 from service.views import jobs as views
 
@@ -257,17 +257,15 @@ def job(request: Request, service: Running, job_id: str) -> HTMLResponse:
 def follow_job(request: Request, service: Running, viewer: Reader, job_id: str) -> Response:
     """Stream events to the page's script, like the API."""
 
-    def read() -> Snapshot | None:
-        try:
-            if viewer.principal is not None and signed_in_by_cookie(service, request) is None:
-                return None
-        except errors.Unauthorized:  # the provider no longer confirms the person, or does not respond
-            return None
-        with transaction(service.factory, read_only=True) as session:
-            job = jobs.get_job(session, job_id)
-            return Snapshot(job.progress_version, views.event(session, job))
+    cookie = request.cookies.get(cookie_name(request), "")
 
-    return stream_events(service, viewer.principal, read, request.headers.get("last-event-id"))
+    def may_read(session: Session) -> bool:
+        try:
+            return viewer.principal is None or find_session(session, cookie, now=service.clock()) is not None
+        except errors.Unauthorized:  # the provider no longer confirms the person, or does not respond
+            return False
+
+    return stream_events(service, viewer.principal, job_id, may_read, request.headers.get("last-event-id"))
 
 
 @router.get("/sweeps/{sweep_id}")
