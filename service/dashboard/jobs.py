@@ -46,26 +46,18 @@ Line = Annotated[str, Field(max_length=2000)]
 
 
 class TrainingForm(BaseModel, frozen=True):
-    """The fields of the planning form, as strings.
-
-    Attributes:
-        name: the name of the sweep.
-        shown: the recipe whose options are shown as fields.
-        again: an earlier training to copy the options from.
-        vary: names of options with several values.
-        values: the values of each of these options.
-    """
+    """The fields of the planning form, as strings."""
 
     dataset: Annotated[str, Field(max_length=64)] = ""
     recipe: Annotated[str, Field(max_length=100)] = FIRST_RECIPE
     epsilon: Annotated[str, Field(max_length=30)] = ""
     evaluation: Annotated[str, Field(max_length=64)] = ""
     options: Annotated[str, Field(max_length=8000)] = ""
-    name: Annotated[str, Field(max_length=NAME_MAX)] = ""
-    shown: Annotated[str, Field(max_length=100)] = ""
-    again: Annotated[str, Field(max_length=64)] = ""
-    vary: Annotated[list[Line], Field(max_length=CHOICES_MAX)] = []
-    values: Annotated[list[Line], Field(max_length=CHOICES_MAX)] = []
+    name: Annotated[str, Field(max_length=NAME_MAX)] = ""  # of the sweep
+    shown: Annotated[str, Field(max_length=100)] = ""  # recipe whose options are shown as fields
+    again: Annotated[str, Field(max_length=64)] = ""  # earlier training to copy the options from
+    vary: Annotated[list[Line], Field(max_length=CHOICES_MAX)] = []  # names of options with several values
+    values: Annotated[list[Line], Field(max_length=CHOICES_MAX)] = []  # of each of these options
 
     @property
     def grids(self) -> list[str]:
@@ -198,7 +190,6 @@ def plan_page(request: Request, service: Running, chosen: Chosen) -> HTMLRespons
         status_code=422 if message else 200,
         chosen=chosen,
         datasets=names,
-        choices_max=CHOICES_MAX,
         recipes=RECIPES,
         recipe=None if recipe is None else plans.describe_recipe(recipe),
         **chosen.parts(),
