@@ -124,7 +124,7 @@ def page(request: Request, template: str, *, status_code: int = 200, **values: A
 
 def _error_page(request: Request, problem: Response, message: str = "") -> HTMLResponse:
     """Return the page that shows a problem document, optionally with another message."""
-    facts, status = json.loads(problem.body), problem.status_code
+    facts, status = json.loads(bytes(problem.body)), problem.status_code
     values = {"title": TITLES.get(facts["code"], "Invalid request"), "message": message or facts["detail"]}
     values |= {"code": facts["code"] if facts["code"] in STATUSES else "", "status": status}
     values["request_id"] = request.scope.get("obscura.request_id")

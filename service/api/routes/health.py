@@ -10,6 +10,7 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import Field
+from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import ApiRecord, HealthRecord, Identifier, Minute, record_of
 from service.api.answers import ApiRoute
@@ -113,6 +114,20 @@ class LedgerRecord(ApiRecord):
     checkpoint: CheckpointFacts | None = Field(description="The newest signed checkpoint; null before the first.")
 
 
+def read_ledger(session: Session) -> LedgerRecord:
+    stops = [
+        record_of(StopFacts, row, account_id=None if row.scope == EVERYWHERE else row.scope)
+        for row in arming_stops(session)
+    ]
+    newest = newest_checkpoint(session)
+    return LedgerRecord(
+        trainings="stopped" if stops else "open",
+        stops=stops,
+        verifications=[record_of(VerificationFacts, row) for row in verifications(session)],
+        checkpoint=None if newest is None else record_of(CheckpointFacts, newest),
+    )
+
+
 ledger_router = APIRouter(prefix="/v1/ledger", tags=["ledger"], route_class=ApiRoute)
 
 
@@ -120,17 +135,7 @@ ledger_router = APIRouter(prefix="/v1/ledger", tags=["ledger"], route_class=ApiR
 def read_ledger_state(service: Running) -> LedgerRecord:
     """Return the reasons for stopped trainings, the latest verifications, and the newest checkpoint."""
     with transaction(service.factory, read_only=True) as session:
-        stops = [
-            record_of(StopFacts, row, account_id=None if row.scope == EVERYWHERE else row.scope)
-            for row in arming_stops(session)
-        ]
-        newest = newest_checkpoint(session)
-        return LedgerRecord(
-            trainings="stopped" if stops else "open",
-            stops=stops,
-            verifications=[record_of(VerificationFacts, row) for row in verifications(session)],
-            checkpoint=None if newest is None else record_of(CheckpointFacts, newest),
-        )
+        return read_ledger(session)
 
 
 audit_router = APIRouter(prefix="/v1/audit-events", tags=["audit"], route_class=ApiRoute)
