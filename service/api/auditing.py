@@ -198,10 +198,7 @@ class EventWriter(Background):
 
 @dataclass
 class Note(Recorder):
-    """The audit event of one request.
-
-    It is written in the first transaction that changes data. If the request changes nothing, it is written before the
-    response.
+    """The audit event of one request, written in the first transaction that changes data, or before the response.
 
     Handlers store the caller in the request's scope (`state.known`), and may override the outcome (`state.outcome`).
     """

@@ -146,7 +146,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     for kind in (ObscuraError, PrivacyError, ClientDisconnect, OperationalError, IntegrityError, DataError, Exception):
-        app.add_exception_handler(kind, _on_error)
+        app.add_exception_handler(kind, answer_error)
     plain = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -217,20 +217,16 @@ def problem_response(
     return Response(body, status_code=status, headers=all_headers, media_type=MEDIA_TYPE)
 
 
-def describe_error(error: ObscuraError) -> tuple[str, Mapping[str, Any], Mapping[str, str]]:
-    """Return the message, numbers and headers of the response to an error. Log details for the operator only."""
-    if error.code in OPERATOR_ONLY:
-        get_logger(__name__).error("operator_needed", code=error.code, message=error.message, **error.numbers)
-        return OPERATOR_ONLY[error.code], {}, _RETRY_HEADERS[error.code]
-    return error.message, error.numbers, _RETRY_HEADERS.get(error.code, {}) | getattr(error, "headers", {})
-
-
-def _on_error(request: Request, error: Exception) -> Response:
+def answer_error(request: Request, error: Exception) -> Response:
+    """Return the problem document of an error. Log details that only the operator may know."""
     facts = {"path": request.scope["path"], "error": type(error).__name__}
     match error:
         case ObscuraError() if error.code in STATUSES:
-            message, numbers, headers = describe_error(error)
-            return problem_response(request, error.code, message, numbers=numbers, headers=headers)
+            if error.code in OPERATOR_ONLY:
+                get_logger(__name__).error("operator_needed", code=error.code, message=error.message, **error.numbers)
+                return problem_response(request, error.code, OPERATOR_ONLY[error.code])
+            headers = getattr(error, "headers", {})
+            return problem_response(request, error.code, error.message, numbers=error.numbers, headers=headers)
         case BudgetExceeded():
             return problem_response(request, "insufficient_budget", str(error), numbers=vars(error))
         case InvalidParameter():

@@ -30,12 +30,8 @@ class Viewer:
     # For an admin of the installation: names of all projects, if there are several. Their content is hidden.
     projects: Mapping[str, str] = field(default_factory=dict)
     viewed_project: str = ""  # name of the project that an admin of the installation views as its owner
+    other_projects: Mapping[str, str] = field(default_factory=dict)  # names of all others, while they view one
     keeps_audit_log: bool = False
-
-    @property
-    def hidden_projects(self) -> int:
-        """Return the number of projects whose content is hidden from an admin of the installation."""
-        return len(self.projects)
 
     @property
     def settings(self) -> list[tuple[str, str]]:
@@ -59,7 +55,7 @@ class Viewer:
 
         An admin of the installation cannot use data of several projects without viewing one of them.
         """
-        return self.principal is None or (self.may(scope) and not self.hidden_projects)
+        return self.principal is None or (self.may(scope) and not self.projects)
 
     def signed_in(self) -> Principal:
         """Return the signed-in caller; raise SignInNeeded if there is none."""
@@ -83,14 +79,17 @@ def find_member(request: Request, service: Running, signed_in: BySession) -> Vie
         raise SignInNeeded("Sign in to see this page.")
     principal = request.state.caller = signed_in.principal
     service.rates.pass_key(request, principal.id, principal.project_id)
-    with transaction(service.factory, read_only=True) as session:
-        found = views.project_names(session) if principal.project_id is None or signed_in.return_key_id else {}
+    viewing = signed_in.return_key_id is not None  # an admin of the installation, who may know all projects
+    with transaction(request.app.state.service.factory if viewing else service.factory, read_only=True) as session:
+        found = views.project_names(session) if viewing or principal.project_id is None else {}
+    viewed = found.pop(str(principal.project_id)) if viewing else ""
     viewer = request.state.viewer = Viewer(
         principal,
         signed_in.form_token,
         signed_in.name,
-        projects=found if len(found) > 1 else {},
-        viewed_project=found[str(principal.project_id)] if signed_in.return_key_id else "",
+        projects=found if not viewing and len(found) > 1 else {},
+        viewed_project=viewed,
+        other_projects=found if viewing else {},
         keeps_audit_log=service.settings.audit_log != "off",
     )
     require_open_to(service, request, principal)

@@ -107,28 +107,23 @@ class NewAccount:
 
 
 @router.get("/accounts/new")
-def new_account(request: Request, service: Running, form: Annotated[NewAccount, Depends()]) -> HTMLResponse:
+def new_account(request: Request, form: Annotated[NewAccount, Depends()]) -> HTMLResponse:
     """Show the form that opens an account with the odds of each budget, or the complete form for review."""
-    with transaction(service.factory, read_only=True) as session:
-        projects = admins.project_names(session)
     fields, wrong, terms = form.request_fields(), dict[str, str](), None
     if form.review:
         try:
             terms = read_body(AccountRequest, fields)
         except FieldsRefused as error:
             wrong = error.fields
-    delta, odds = (
-        _number(fields["delta"], budgets.DELTA_LEAST, budgets.DELTA_MOST) or budgets.usual_delta(UNITS_ASSUMED),
-        {},
-    )
+    delta = _number(fields["delta"], budgets.DELTA_LEAST, budgets.DELTA_MOST) or budgets.usual_delta(UNITS_ASSUMED)
+    odds = {}
     for epsilon in (*OFFERED, _number(form.other_epsilon, budgets.EPSILON_LEAST, budgets.EPSILON_MOST)):
         if epsilon is not None:
             with suppress(InvalidParameter):  # too small to buy anything
                 odds[epsilon] = attacker_certainty_max(open_filter(epsilon, delta))
     values: dict[str, Any] = {"form": vars(form), "terms": terms, "wrong": wrong, "delta": delta, "odds": odds}
     large = (delta if terms is None else terms.delta) > budgets.DELTA_USUAL_MOST
-    values |= {"projects": projects, "offered": OFFERED, "other": epsilon, "large": large}
-    return page(request, "account_new.html", **values)
+    return page(request, "account_new.html", **values, offered=OFFERED, other=epsilon, large=large)
 
 
 def _number(text: object, least: float, most: float) -> float | None:

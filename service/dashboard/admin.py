@@ -46,17 +46,16 @@ def show_members(request: Request, service: Running, viewer: Reader) -> HTMLResp
         invited = views.invitations(session, session.scalars(newest.limit(INVITATIONS_SHOWN_MAX)).all(), now)
         theirs = ApiKey.id.in_({row.key_id for row in invited if row.key_id is not None}), is_usable(now)
         usable = set(session.scalars(visible(session, ApiKey, select(ApiKey.id)).where(*theirs)))
-        departments = views.project_names(session)
-        members = people.members(session, MEMBERS_SHOWN_MAX)
+        roles = visible(session, ApiKey).where(*people.IS_ROLE).order_by(ApiKey.created_at, ApiKey.id)
+        members = views.people(session, session.scalars(roles.limit(MEMBERS_SHOWN_MAX)).all())
     return page(
         request,
         "members.html",
         admins=records,
-        members=members,
+        members=sorted(members, key=lambda person: person.name),
         names=names,
         invitations=invited,
         usable=usable,
-        projects=departments,
         provider=service.provider is not None,
     )
 
@@ -69,14 +68,13 @@ def show_keys(request: Request, service: Running, viewer: Reader) -> HTMLRespons
     with transaction(service.factory, read_only=True) as session:
         order = is_usable(now).desc(), ApiKey.created_at.desc(), ApiKey.id
         rows = session.scalars(visible(session, ApiKey).order_by(*order).limit(KEYS_SHOWN_MAX)).all()
-        keys, departments = views.keys(session, rows), views.project_names(session)
+        keys = views.keys(session, rows)
         roles = {row.id for row in rows if row.person_id is not None and row.created_by is None}
     return page(
         request,
         "keys.html",
         keys=keys,
         roles=roles,
-        projects=departments,
         ends=[((now + timedelta(days=days)).isoformat(timespec="minutes"), f"{days} days") for days in DAYS],
         shown_max=KEYS_SHOWN_MAX,
         now=now,
@@ -92,9 +90,8 @@ def show_decisions(request: Request, service: Running, viewer: Reader) -> HTMLRe
         requests = views.decisions(session, rows, now)
         waiting = invitations.awaiting_admission(session, now) if viewer.may(Scope.ADMIN) else []
         invited = views.invitations(session, waiting, now)
-        departments = views.project_names(session)
         alone = sum(row.project_id is None for row in admins.admins(session)) == 1
-    return page(request, "decisions.html", requests=requests, invited=invited, projects=departments, sole_admin=alone)
+    return page(request, "decisions.html", requests=requests, invited=invited, sole_admin=alone)
 
 
 @router.get("/settings/projects")
@@ -119,8 +116,7 @@ def show_webhooks(request: Request, service: Running, viewer: Reader) -> HTMLRes
             latest = select(Delivery).where(Delivery.webhook_id == hook.id).order_by(Delivery.created_at.desc())
             rows = session.scalars(latest.limit(DELIVERIES_SHOWN_MAX)).all()
             sent[hook.id] = [(json.loads(row.body)["type"], row) for row in rows]
-        departments = views.project_names(session)
-    return page(request, "webhooks.html", webhooks=hooks, deliveries=sent, projects=departments)
+    return page(request, "webhooks.html", webhooks=hooks, deliveries=sent)
 
 
 @router.get("/settings/audit")

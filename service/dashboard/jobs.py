@@ -20,8 +20,7 @@ from obscura.wire.words import TRAIN, DatasetState, Visibility
 from privacy.errors import PrivacyError
 from privacy.plans.registry import RECIPES
 from service import errors, jobs
-from service.api.deps import Running, signed_in_by_cookie
-from service.api.events import Snapshot
+from service.api.deps import Running, cookie_name
 from service.api.routes.jobs import stream_events
 from service.api.routes.orders import image_endpoint
 from service.dashboard import forms, pages
@@ -31,6 +30,7 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.db.session import transaction
 from service.identity.access import find, visible
+from service.identity.auth import find_session
 from service.views import accounts, plans, releases, sweeps
 from service.views import jobs as views
 
@@ -46,26 +46,18 @@ Line = Annotated[str, Field(max_length=2000)]
 
 
 class TrainingForm(BaseModel, frozen=True):
-    """The fields of the planning form, as strings.
-
-    Attributes:
-        name: the name of the sweep.
-        shown: the recipe whose options are shown as fields.
-        again: an earlier training to copy the options from.
-        vary: names of options with several values.
-        values: the values of each of these options.
-    """
+    """The fields of the planning form, as strings."""
 
     dataset: Annotated[str, Field(max_length=64)] = ""
     recipe: Annotated[str, Field(max_length=100)] = FIRST_RECIPE
     epsilon: Annotated[str, Field(max_length=30)] = ""
     evaluation: Annotated[str, Field(max_length=64)] = ""
     options: Annotated[str, Field(max_length=8000)] = ""
-    name: Annotated[str, Field(max_length=NAME_MAX)] = ""
-    shown: Annotated[str, Field(max_length=100)] = ""
-    again: Annotated[str, Field(max_length=64)] = ""
-    vary: Annotated[list[Line], Field(max_length=CHOICES_MAX)] = []
-    values: Annotated[list[Line], Field(max_length=CHOICES_MAX)] = []
+    name: Annotated[str, Field(max_length=NAME_MAX)] = ""  # of the sweep
+    shown: Annotated[str, Field(max_length=100)] = ""  # recipe whose options are shown as fields
+    again: Annotated[str, Field(max_length=64)] = ""  # earlier training to copy the options from
+    vary: Annotated[list[Line], Field(max_length=CHOICES_MAX)] = []  # names of options with several values
+    values: Annotated[list[Line], Field(max_length=CHOICES_MAX)] = []  # of each of these options
 
     @property
     def grids(self) -> list[str]:
@@ -198,7 +190,6 @@ def plan_page(request: Request, service: Running, chosen: Chosen) -> HTMLRespons
         status_code=422 if message else 200,
         chosen=chosen,
         datasets=names,
-        choices_max=CHOICES_MAX,
         recipes=RECIPES,
         recipe=None if recipe is None else plans.describe_recipe(recipe),
         **chosen.parts(),
@@ -257,17 +248,15 @@ def job(request: Request, service: Running, job_id: str) -> HTMLResponse:
 def follow_job(request: Request, service: Running, viewer: Reader, job_id: str) -> Response:
     """Stream events to the page's script, like the API."""
 
-    def read() -> Snapshot | None:
-        try:
-            if viewer.principal is not None and signed_in_by_cookie(service, request) is None:
-                return None
-        except errors.Unauthorized:  # the provider no longer confirms the person, or does not respond
-            return None
-        with transaction(service.factory, read_only=True) as session:
-            job = jobs.get_job(session, job_id)
-            return Snapshot(job.progress_version, views.event(session, job))
+    cookie = request.cookies.get(cookie_name(request), "")
 
-    return stream_events(service, viewer.principal, read, request.headers.get("last-event-id"))
+    def may_read(session: Session) -> bool:
+        try:
+            return viewer.principal is None or find_session(session, cookie, now=service.clock()) is not None
+        except errors.Unauthorized:  # the provider no longer confirms the person, or does not respond
+            return False
+
+    return stream_events(service, viewer.principal, job_id, may_read, request.headers.get("last-event-id"))
 
 
 @router.get("/sweeps/{sweep_id}")

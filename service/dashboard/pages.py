@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cache, lru_cache
@@ -31,7 +31,7 @@ from obscura.wire.words import Outcome
 from privacy.errors import PrivacyError
 from service import wording
 from service.api.problems import MEDIA_TYPE as PROBLEM
-from service.api.problems import SECURITY_HEADERS, STATUSES, TITLES, describe_error
+from service.api.problems import SECURITY_HEADERS, STATUSES, TITLES, answer_error, problem_response
 from service.errors import LedgerCorruption, ObscuraError, Unauthorized
 from service.jobs import kinds
 
@@ -71,10 +71,16 @@ class PageRoute(APIRoute):
                     raise
                 request.state.outcome = Outcome.REFUSED
                 response = RedirectResponse(f"/login?next={quote(request.scope['path'])}", status_code=303)
-            except (ObscuraError, PrivacyError, RequestValidationError) as error:
+            except (ObscuraError, PrivacyError) as error:
                 if wants_problem:
                     raise
-                response = _refusal(request, error)
+                message = error.message if isinstance(error, AccountInDoubt) else ""
+                response = _error_page(request, answer_error(request, error), message)
+            except RequestValidationError:
+                if wants_problem:
+                    raise
+                problem = problem_response(request, "invalid_input", "A value of the form is missing or out of range.")
+                response = _error_page(request, problem)
             for name, value in HEADERS.items():
                 response.headers.setdefault(name, value)
             return response
@@ -96,10 +102,7 @@ def show_errors_as_pages(app: FastAPI, find_viewer: Callable[[Request], Awaitabl
                 return cast(Response, problem)
             with suppress(ObscuraError, SQLAlchemyError):
                 await find_viewer(request)
-            facts, status = json.loads(problem.body), problem.status_code
-            title, message = TITLES.get(facts["code"], "Invalid request"), _UNMATCHED.get(status, facts["detail"])
-            kept = {name: value for name, value in problem.headers.items() if name in ("retry-after", "x-request-id")}
-            return _error_page(request, status, title, message, facts["code"], kept | HEADERS)
+            return _error_page(request, problem, _UNMATCHED.get(problem.status_code, ""))
 
         return answer
 
@@ -119,23 +122,15 @@ def page(request: Request, template: str, *, status_code: int = 200, **values: A
     return HTMLResponse(text, status_code=status_code)
 
 
-def _refusal(request: Request, error: Exception) -> HTMLResponse:
-    code, message = "invalid_input", "A value of the form is missing or out of range."
-    headers: Mapping[str, str] = {}
-    if isinstance(error, ObscuraError):
-        code, (message, _, headers) = error.code, describe_error(error)
-        message = error.message if isinstance(error, AccountInDoubt) else message
-    title = TITLES.get(code, TITLES["conflict"])
-    return _error_page(request, STATUSES.get(code, 409), title, message, code, headers)
-
-
-def _error_page(
-    request: Request, status: int, title: str, message: str, code: str, headers: Mapping[str, str]
-) -> HTMLResponse:
-    facts = {"title": title, "message": message, "status": status, "code": code if code in STATUSES else ""}
-    facts["request_id"] = request.scope.get("obscura.request_id")
-    response = page(request, "error.html", status_code=status, **facts)
-    response.headers.update(headers)
+def _error_page(request: Request, problem: Response, message: str = "") -> HTMLResponse:
+    """Return the page that shows a problem document, optionally with another message."""
+    facts, status = json.loads(bytes(problem.body)), problem.status_code
+    values = {"title": TITLES.get(facts["code"], "Invalid request"), "message": message or facts["detail"]}
+    values |= {"code": facts["code"] if facts["code"] in STATUSES else "", "status": status}
+    values["request_id"] = request.scope.get("obscura.request_id")
+    response = page(request, "error.html", status_code=status, **values)
+    kept = {name: value for name, value in problem.headers.items() if name in ("retry-after", "x-request-id")}
+    response.headers.update(kept | HEADERS)
     return response
 
 

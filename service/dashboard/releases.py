@@ -25,8 +25,8 @@ from service.db.session import transaction
 from service.errors import InvalidInput, NotFound
 from service.identity import projects
 from service.storage.interface import key_of
-from service.views import admins, sweeps
 from service.views import releases as views
+from service.views import sweeps
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 RELEASES_A_PAGE = 30
@@ -156,8 +156,6 @@ def release(
                 values["samples"] = views.samples(session, release_id)
             case "share":
                 values["shares"] = views.shares(session, jobs.shares(session, release_id))
-                names = admins.project_names(session).items()
-                values["projects"] = {id: name for id, name in names if id != view.release.project_id}
     present = {*service.storage.list(key_of(release_id))}
     present |= {*formats.MADE} if "generator.json" in present else set()
     if tab == "images" and formats.IMAGES_FILE in present:

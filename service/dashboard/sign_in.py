@@ -136,14 +136,10 @@ def show_invitation(request: Request, service: Running, secret: str) -> HTMLResp
         invitation, inviting = invitations.find_open(session, secret, now=service.clock())
         named = projects.names(session, {invitation.project_id, inviting.admin_id})
         several = session.scalar(select(ONE_PROJECT)) is False
-    facts: dict[str, Any] = {
-        "secret": secret,
-        "invitation": invitation,
-        "deciding": invitation.role in invitations.DECIDING,
-    }
-    facts |= {"inviter": named[str(inviting.admin_id)], "days": DAYS}
-    facts["project"] = named[invitation.project_id] if several and invitation.project_id else ""
-    return page(request, "invitation.html", token="", **facts)
+    project = named[invitation.project_id] if several and invitation.project_id else ""
+    facts: dict[str, Any] = {"invitation": invitation, "inviter": named[str(inviting.admin_id)], "project": project}
+    deciding = invitation.role in invitations.DECIDING
+    return page(request, "invitation.html", token="", secret=secret, days=DAYS, deciding=deciding, **facts)
 
 
 @router.post("/invitations/{secret}")

@@ -24,14 +24,13 @@ from service.errors import Conflict, InvalidInput, NotFound, require_name
 from service.identity import projects
 from service.identity.access import PEOPLE_DECIDE, ROLES, Principal, Scope, find, visible
 from service.identity.admins import parse_introduction, require_free
-from service.identity.auth import add_key, find_usable
+from service.identity.auth import add_key, is_usable
 from service.identity.recording import Act, record
 
 LIFETIME = timedelta(days=7)  # of a link, and of an invited admin's introduction after it was sent
 OPEN_MAX = 200  # unused links per project
 ADMIN = "admin"  # of the installation; other roles are those of a project
 DECIDING = (ADMIN, "owner")
-_OVER = "This invitation was used or revoked, or has expired. Ask the person who invited you for a new link."
 
 
 def invite(
@@ -72,25 +71,22 @@ def find_open(session: Session, secret: str, *, now: datetime, lock: bool = Fals
     Raises:
         NotFound: the link is unknown, used, revoked or expired, or the inviter's key is not valid.
     """
-    this = select(Invitation).where(Invitation.secret_sha256 == digest_token(secret))
-    invitation = session.scalar(this.with_for_update() if lock else this)
-    if invitation is None or session.info.get(PEOPLE_DECIDE) or state_of(invitation, now) != "open":
-        raise NotFound(_OVER)
-    inviting = find_usable(session, invitation.created_by, now=now)
-    if inviting is None:
-        raise NotFound(_OVER)
-    return invitation, inviting
+    this = select(Invitation, ApiKey).join(ApiKey, ApiKey.id == Invitation.created_by)
+    this = this.where(Invitation.secret_sha256 == digest_token(secret), is_usable(now))
+    found = session.execute(this.with_for_update(of=Invitation) if lock else this).one_or_none()
+    if found is None or session.info.get(PEOPLE_DECIDE) or state_of(found.Invitation, now) != "open":
+        raise NotFound(
+            "This invitation was used or revoked, or has expired. Ask the person who invited you for a new link."
+        )
+    return found.Invitation, found.ApiKey
 
 
 def accept(
     session: Session, secret: str, *, name: str, introduction: str, valid: timedelta, now: datetime
 ) -> tuple[Invitation, str]:
-    """Use an invitation. Return it with the token of the new key, which is empty for a future admin or owner.
+    """Use an invitation. Return it with the token of the new key, which expires no later than the inviter's key.
 
-    Args:
-        name: the person's name.
-        introduction: introduction of the token of a future admin or owner; ignored for other roles.
-        valid: validity of the new key, which expires no later than the inviter's key.
+    A future admin or owner sends the introduction of their own token, and the returned token is empty.
     """
     invitation, inviting = find_open(session, secret, now=now, lock=True)
     invitation.name, invitation.used_at, token = require_name(name, "Your name"), now, ""

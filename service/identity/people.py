@@ -25,7 +25,7 @@ from service.db.access_tables import ApiKey, Person, Project, SignIn
 from service.db.base import new_id
 from service.db.session import SessionFactory, transaction
 from service.errors import ObscuraError, Unauthorized
-from service.identity.access import ROLES, Scope, covers, visible
+from service.identity.access import ROLES, Scope, covers
 from service.identity.admins import admit_person, dismiss_person
 from service.identity.auth import add_key, revoke
 from service.identity.recording import Act, record
@@ -42,7 +42,7 @@ ROUND_SECONDS_MAX = 5.0
 ASKING = timedelta(seconds=45)  # lease of the process that asks about a person; longer than any request
 PEOPLE_PER_ROUND_MAX = 1000
 ASKED_AT_ONCE_MAX = 8
-_IS_ROLE = ApiKey.created_by.is_(None), ApiKey.revoked_at.is_(None)  # among a person's keys
+IS_ROLE = ApiKey.person_id.is_not(None), ApiKey.created_by.is_(None), ApiKey.revoked_at.is_(None)
 
 
 class SignInRefused(Unauthorized):
@@ -131,15 +131,8 @@ def confirm(
 
 def roles(session: Session, person: Person) -> Sequence[ApiKey]:
     """Return a person's current roles, with the installation's role last."""
-    mine = select(ApiKey).where(ApiKey.person_id == person.id, *_IS_ROLE).execution_options(populate_existing=True)
+    mine = select(ApiKey).where(ApiKey.person_id == person.id, *IS_ROLE).execution_options(populate_existing=True)
     return sorted(session.scalars(mine).all(), key=lambda key: (key.project_id is None, key.project_id))
-
-
-def members(session: Session, limit: int) -> Sequence[tuple[ApiKey, Person]]:
-    """Return the roles that the caller may see, with their people, sorted by name."""
-    query = visible(session, ApiKey, select(ApiKey, Person)).join(Person, Person.id == ApiKey.person_id)
-    query = query.where(*_IS_ROLE).order_by(Person.name, ApiKey.id).limit(limit)
-    return [(row[0], row[1]) for row in session.execute(query)]
 
 
 def lapse(session: Session, person: Person, *, now: datetime) -> None:
@@ -152,7 +145,7 @@ def lapse(session: Session, person: Person, *, now: datetime) -> None:
 
 def long_lapsed(session: Session, *, now: datetime, lock: bool = False) -> Sequence[Person]:
     """Return the people with roles who lapsed at least LAPSED_KEPT ago and have not signed in since."""
-    role = select(ApiKey.id).where(ApiKey.person_id == Person.id, *_IS_ROLE)
+    role = select(ApiKey.id).where(ApiKey.person_id == Person.id, *IS_ROLE)
     gone = select(Person).where(Person.lapsed_at <= now - LAPSED_KEPT, role.exists())
     return session.scalars(gone.with_for_update() if lock else gone).all()
 

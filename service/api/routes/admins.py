@@ -19,7 +19,7 @@ from service.db.access_tables import ApiKey, Decision, Invitation, Project, Webh
 from service.db.session import transaction
 from service.dependencies import SECONDS_MAX
 from service.errors import NotFound
-from service.identity import access, admins, auth, decisions, invitations, projects
+from service.identity import access, admins, auth, decisions, invitations, people, projects
 from service.views import admins as views
 from service.webhooks import delivering, sending
 
@@ -157,8 +157,7 @@ def list_keys(
 @router.get("/people", dependencies=[ADMIN], summary="List people")
 def list_people(service: Running, page: Paging) -> Page[wire.PersonRecord]:
     """List the people who signed in with the sign-in provider, newest first, with one item per role."""
-    roles = ApiKey.person_id.is_not(None), ApiKey.created_by.is_(None), ApiKey.revoked_at.is_(None)
-    return newest_page(service, page, ApiKey, views.people, *roles)
+    return newest_page(service, page, ApiKey, views.people, *people.IS_ROLE)
 
 
 @key_router.post("/{key_id}/revoke", summary="Revoke a key")

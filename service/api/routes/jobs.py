@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Path, Query, Response
+from sqlalchemy.orm import Session
 
 from obscura.wire import job_schemas as wire
 from obscura.wire.schemas import Identifier, Name, Page
@@ -110,20 +111,28 @@ def follow_job(
     Streams are limited in number and duration. Reconnect with Last-Event-ID to receive all later states.
     """
 
+    def may_read(session: Session) -> bool:
+        return auth.find_usable(session, principal.id, now=service.clock()) is not None
+
+    return stream_events(service, principal, job_id, may_read, last_event_id)
+
+
+def stream_events(
+    service: Service,
+    caller: access.Principal | None,
+    job_id: str,
+    may_read: Callable[[Session], bool],
+    last_event_id: str | None,
+) -> Response:
+    """Return a job's event stream, which ends once `may_read` is false; 204 if the client has seen the final event."""
+
     def read() -> Snapshot | None:
         with transaction(service.factory, read_only=True) as session:
-            if auth.find_usable(session, principal.id, now=service.clock()) is None:
+            if not may_read(session):
                 return None
             job = jobs.get_job(session, job_id)
             return Snapshot(job.progress_version, views.event(session, job))
 
-    return stream_events(service, principal, read, last_event_id)
-
-
-def stream_events(
-    service: Service, caller: access.Principal | None, read: Callable[[], Snapshot | None], last_event_id: str | None
-) -> Response:
-    """Return an event stream, or 204 if the client has seen the final event."""
     first = read()
     if first is not None and first.final and first.id == last_event_id:
         return Response(status_code=204)

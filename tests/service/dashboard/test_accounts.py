@@ -357,10 +357,10 @@ def test_an_unexpected_error_is_a_page_with_a_request_id(site, stock, monkeypatc
     def fail(*_: object) -> None:
         raise RuntimeError("a secret")
 
-    monkeypatch.setattr(pages.admins, "project_names", fail)
+    monkeypatch.setattr(pages.admins, "pending_raises", fail)
     client = site.client()
     client._transport.raise_server_exceptions = False
-    answer = client.get("/accounts/new", headers={"Accept": "text/html"})
+    answer = client.get("/", headers={"Accept": "text/html"})
     assert (answer.status_code, "<h1>Internal error</h1>" in answer.text, "secret" in answer.text) == (500, True, False)
     assert f"<code>{answer.headers['X-Request-Id']}</code>" in answer.text
-    assert client.get("/accounts/new").json()["code"] == "internal"
+    assert client.get("/").json()["code"] == "internal"

@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 
 from obscura.wire.words import ReleaseKind
 from service.dashboard.releases import CLASSES_A_PAGE, GalleryPlace
+from service.db.access_tables import DEFAULT_PROJECT
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Release
+from service.identity import projects
 from service.storage.interface import key_of
-from tests.service.dashboard.conftest import assert_shown, forms_of, submit
+from tests.service.dashboard.conftest import ORIGIN, assert_shown, forms_of, submit, token_in
 
 
 def numbers(html: str) -> list[int]:
@@ -184,6 +186,12 @@ def test_a_release_is_shared_with_a_project_by_its_name(site, stock):
     assert 'placeholder="prj_..."' in html, "there is no other project"
     assert "POST" not in site.client().get(f"{page}/share").text
     assert submit(admin, f"{page}/share", call, reason="for teaching").status_code == 201
+    heart = site.do(projects.create, name="heart", now=site.now).id
+    assert admin.get(f"{page}/share").status_code == 404, "a second project hides releases from the installation"
+    fields = {"token": token_in(admin.get("/").text), "project": DEFAULT_PROJECT}
+    assert admin.post("/view", data=fields, headers=ORIGIN).status_code == 303
+    html = admin.get(f"{page}/share").text
+    assert f'<option value="{heart}">heart</option></select>' in html
 
 
 def test_a_training_is_named_by_its_dataset_recipe_and_epsilon_and_shows_its_three_steps(site, stock):
