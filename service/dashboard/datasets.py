@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 from sqlalchemy import or_, select
 
 from obscura import image_types
@@ -23,7 +23,7 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.ledger_tables import Account
 from service.db.session import transaction
-from service.errors import InvalidInput, TooLarge
+from service.errors import TooLarge
 from service.identity.access import Principal, Scope, find, visible
 from service.ingest.request import FORMATS, IngestLimits
 from service.views import ROWS_MAX, jobs, newest, releases
@@ -61,13 +61,6 @@ class UploadForm(BaseModel, extra="forbid"):
     fields: dict[str, str] = {}
 
 
-async def _read_form(request: Request) -> UploadForm:
-    try:
-        return UploadForm.model_validate_json(await request.body())
-    except ValidationError:
-        raise InvalidInput("The form of this upload is malformed. Reload the page and try again.") from None
-
-
 def _find_sender(request: Request, viewer: Reader) -> Principal:
     """Return the caller, who may upload and has sent the request from one of our pages."""
     deps.require_same_origin(request)
@@ -77,13 +70,12 @@ def _find_sender(request: Request, viewer: Reader) -> Principal:
 
 
 Sender = Annotated[Principal, Depends(_find_sender)]
-Form = Annotated[UploadForm, Depends(_read_form)]
 Secret = Annotated[str, Header(alias="X-Upload", max_length=64)]
 
 
 @router.post(uploading.PARTS_PATH)
 @middleware.body_limit(middleware.LARGE_BODY_BYTES_MAX)
-def begin_upload(service: Running, caller: Sender, form: Form) -> Response:
+def begin_upload(service: Running, caller: Sender, form: UploadForm) -> Response:
     """Begin an upload in parts: check the form, without the database, before anything is sent."""
     limit = service.settings.upload_bytes_max
     if form.fields:
@@ -112,12 +104,9 @@ def put_part(
 
 @router.post("/datasets/{dataset_id}")
 @middleware.body_limit(middleware.LARGE_BODY_BYTES_MAX)
-def receive_upload(service: Running, caller: Sender, dataset_id: str, form: Form) -> Response:
+def receive_upload(service: Running, caller: Sender, dataset_id: str, form: UploadForm) -> Response:
     """Receive the parts of an upload for a declared dataset; for "new", also declare it, atomically."""
     settings = service.settings
-    if dataset_id != "new":
-        with transaction(service.factory, read_only=True) as session:
-            find(session, Dataset, dataset_id)
     declared = read_declaration(form.fields) if dataset_id == "new" else dataset_id
     context = vault.DatasetContext(settings, service.factory, service.clock)
     with (
@@ -138,7 +127,7 @@ def dataset(request: Request, service: Running, dataset_id: str) -> HTMLResponse
             "dataset": releases.dataset_record(row),
             "account": None if row.account_id is None else find(session, Account, row.account_id),
             "jobs": jobs.page(session, service.clock(), using, limit=RECENT_JOBS, in_total=True)[0],
-            "needing": deletion.jobs_needing(session, dataset_id),
+            "needing": session.scalars(visible(session, Job).where(deletion.needs(dataset_id))).all(),
             "formats": FORMATS,
         }
         values |= tradeoff(session, values["dataset"])

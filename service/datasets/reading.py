@@ -43,7 +43,7 @@ from service.errors import InvalidInput, NotFound, ObscuraError, TooLarge
 from service.failpoints import failpoint
 from service.ingest import faults
 from service.ingest.array_files import QUARANTINE, SEALED_SUFFIX, SUBJECTS_NAME, array_names, create_array
-from service.ingest.request import IngestLimits, IngestRequest, format_named
+from service.ingest.request import IngestLimits, IngestRequest
 from service.logs import get_logger
 from service.sealing import SealedWriter, new_key
 from service.settings import Settings
@@ -166,7 +166,7 @@ def _request(settings: Settings, dataset: Dataset, sent: Sent) -> IngestRequest:
         subjects_recognised=dataset.subjects_recognised,
         source=settings.quarantine_path / f"{dataset.id}.{dataset.upload_attempt}",
         target=Path(),  # set after staging
-        format=format_named(sent.format).name,
+        format=sent.format,
         fit=sent.fit,
         limits=limits,
         source_key=new_key(),

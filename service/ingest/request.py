@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from obscura.wire.formats import UPLOAD_RECORDS_MAX, UploadFit
-from service.errors import InvalidInput
 
 MEBIBYTE = 2**20
 
@@ -124,13 +123,6 @@ FORMATS = {
         UploadFormat("idx", "a zip of IDX files", "service.ingest.idx"),
     )
 }
-
-
-def format_named(name: str) -> UploadFormat:
-    """Return a format by name; raise InvalidInput for an unknown name."""
-    if name not in FORMATS:
-        raise InvalidInput(f"Unknown format. Send one of {', '.join(FORMATS)}.", formats=list(FORMATS))
-    return FORMATS[name]
 
 
 def titles() -> str:
