@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 from sqlalchemy import or_, select
 
 from obscura import image_types
@@ -23,7 +23,7 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.ledger_tables import Account
 from service.db.session import transaction
-from service.errors import TooLarge
+from service.errors import InvalidInput, TooLarge
 from service.identity.access import Principal, Scope, find, visible
 from service.ingest.request import FORMATS, IngestLimits
 from service.views import ROWS_MAX, jobs, newest, releases
@@ -61,6 +61,13 @@ class UploadForm(BaseModel, extra="forbid"):
     fields: dict[str, str] = {}
 
 
+async def _read_form(request: Request) -> UploadForm:
+    try:
+        return UploadForm.model_validate_json(await request.body())
+    except ValidationError:
+        raise InvalidInput("The form of this upload is malformed. Reload the page and try again.") from None
+
+
 def _find_sender(request: Request, viewer: Reader) -> Principal:
     """Return the caller, who may upload and has sent the request from one of our pages."""
     deps.require_same_origin(request)
@@ -70,12 +77,13 @@ def _find_sender(request: Request, viewer: Reader) -> Principal:
 
 
 Sender = Annotated[Principal, Depends(_find_sender)]
+Form = Annotated[UploadForm, Depends(_read_form)]
 Secret = Annotated[str, Header(alias="X-Upload", max_length=64)]
 
 
 @router.post(uploading.PARTS_PATH)
 @middleware.body_limit(middleware.LARGE_BODY_BYTES_MAX)
-def begin_upload(service: Running, caller: Sender, form: UploadForm) -> Response:
+def begin_upload(service: Running, caller: Sender, form: Form) -> Response:
     """Begin an upload in parts: check the form, without the database, before anything is sent."""
     limit = service.settings.upload_bytes_max
     if form.fields:
@@ -104,7 +112,7 @@ def put_part(
 
 @router.post("/datasets/{dataset_id}")
 @middleware.body_limit(middleware.LARGE_BODY_BYTES_MAX)
-def receive_upload(service: Running, caller: Sender, dataset_id: str, form: UploadForm) -> Response:
+def receive_upload(service: Running, caller: Sender, dataset_id: str, form: Form) -> Response:
     """Receive the parts of an upload for a declared dataset; for "new", also declare it, atomically."""
     settings = service.settings
     declared = read_declaration(form.fields) if dataset_id == "new" else dataset_id

@@ -51,12 +51,7 @@ class Vault:
         return cls(storage_of(settings), settings.keys_path)
 
     def open_dataset(self, name: str) -> tuple[Images, Labels]:
-        """Decrypt images and labels into memory, as `open_content` does, with this machine's key.
-
-        Raises:
-            NotFound: there is no content or no key.
-            SealBroken: the content was changed. A subclass of NotFound.
-        """
+        """Decrypt images and labels into memory with this machine's key, as `open_content` does."""
         with self.open_array(name, IMAGES_NAME) as images, self.open_array(name, LABELS_NAME) as labels:
             return images.read(), labels.read()
 
@@ -185,9 +180,7 @@ def fingerprint_key_path(settings: Settings) -> Path:
 
 def make_fingerprint_key(settings: Settings) -> None:
     """Create the secret key of fingerprints, atomically, unless it exists. With a new key, known images look new."""
-    path = fingerprint_key_path(settings)
-    if not path.exists():
-        make_file_once(path, new_key())
+    make_file_once(fingerprint_key_path(settings), new_key())
 
 
 def write_key(path: Path, key: bytes) -> None:

@@ -84,9 +84,7 @@ class IngestRequest:
 
     def to_json(self) -> str:
         """Return the request as JSON."""
-        texts = {"source": str(self.source), "target": str(self.target)}
-        keys = {"source_key": self.source_key.hex(), "target_key": self.target_key.hex()}
-        return json.dumps(asdict(self) | texts | keys)
+        return json.dumps(asdict(self), default=lambda value: value.hex() if isinstance(value, bytes) else str(value))
 
     @classmethod
     def from_json(cls, text: str) -> IngestRequest:

@@ -70,7 +70,7 @@ REFUSED_UPLOADS = {
     "nothing": (422, "upload_refused", {}, lambda: b""),
     "height": (422, "invalid_input", {"height": "0"}, zipped),
     "account_id": (422, "invalid_input", {"account_id": ""}, zipped),  # public is never the default
-    "unknown format": (422, "invalid_request", {"format": "tar"}, zipped),
+    "unknown format": (422, "invalid_input", {"format": "tar"}, zipped),
     "another session": (403, "forbidden", {"token": "0" * 64}, zipped),
     "too large": (413, "too_large", {}, lambda: b"x" * 1_300_000),
 }
