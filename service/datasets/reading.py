@@ -125,8 +125,8 @@ def staged(context: DatasetContext, dataset: Dataset, sent: Sent) -> Iterator[Co
         yield Content(dataset, sent, digest, size, images, key_id, publish, subjects)
 
 
-def sweep(settings: Settings, live: Callable[[], Set[tuple[str, int]]]) -> int:
-    """Remove the files of interrupted uploads; return the number of files.
+def sweep(settings: Settings, live: Callable[[], Set[tuple[str, int]]]) -> None:
+    """Remove the files of interrupted uploads.
 
     Args:
         live: function that returns the id and attempt of every upload in progress, in any process. It is called after
@@ -142,7 +142,6 @@ def sweep(settings: Settings, live: Callable[[], Set[tuple[str, int]]]) -> int:
         sent[name].unlink(missing_ok=True)  # another process may remove it, too
     for name in unfinished.keys() - kept:
         storage.remove(unfinished[name])
-    return len(sent.keys() - kept) + len(unfinished.keys() - kept)
 
 
 def _request(settings: Settings, dataset: Dataset, sent: Sent) -> IngestRequest:
@@ -175,7 +174,6 @@ def _request(settings: Settings, dataset: Dataset, sent: Sent) -> IngestRequest:
 
 
 def _quarantine(sent: Sent, request: IngestRequest) -> tuple[str, int]:
-    """Seal the body into a new file, and return its SHA-256 and size in bytes."""
     limit, announced = request.limits.upload_bytes_max, sent.announced_bytes
     if announced is not None and announced > limit:
         raise _error(Fault.TOO_LARGE, request, announced)

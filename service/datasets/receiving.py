@@ -143,7 +143,6 @@ def keep_journal(vault: Vault, factory: SessionFactory) -> None:
 
 
 def _journal(vault: Vault, dataset: Dataset, check: str | None) -> None:
-    """Append an accepted upload to the journal. A restored database is compared with the journal."""
     if dataset.account_id is None:
         return
     recognised = dataset.subjects_recognised

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from obscura.wire.formats import UPLOAD_RECORDS_MAX, UploadFit
 
@@ -99,11 +99,9 @@ class IngestRequest:
 Ingest = Callable[[BinaryIO, IngestRequest], None]
 
 
-@dataclass(frozen=True, slots=True)
-class UploadFormat:
+class UploadFormat(NamedTuple):
     """A format. Its module has `ingest(file, request)`, which writes the arrays of an upload or raises Refused."""
 
-    name: str
     title: str
     module: str
 
@@ -114,12 +112,9 @@ class UploadFormat:
 
 
 FORMATS = {
-    known.name: known
-    for known in (
-        UploadFormat("zip", "zip of class folders", "service.ingest.pictures"),
-        UploadFormat("npz", "npz", "service.ingest.npz"),
-        UploadFormat("idx", "a zip of IDX files", "service.ingest.idx"),
-    )
+    "zip": UploadFormat("zip of class folders", "service.ingest.pictures"),
+    "npz": UploadFormat("npz", "service.ingest.npz"),
+    "idx": UploadFormat("a zip of IDX files", "service.ingest.idx"),
 }
 
 
