@@ -105,7 +105,7 @@ def receive_parts(
     if upload.dataset_id is not None:  # the answer was lost, or a process has died
         with transaction(context.factory, read_only=True) as session:
             earlier = session.get(Dataset, upload.dataset_id)
-        if earlier is not None and earlier.state in (DatasetState.READY, DatasetState.WITHDRAWING):
+        if earlier is not None and earlier.ready_at is not None:  # whatever has happened to it since
             return earlier
         if earlier is not None:
             remove(earlier.id)
