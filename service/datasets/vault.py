@@ -180,7 +180,9 @@ def fingerprint_key_path(settings: Settings) -> Path:
 
 def make_fingerprint_key(settings: Settings) -> None:
     """Create the secret key of fingerprints, atomically, unless it exists. With a new key, known images look new."""
-    make_file_once(fingerprint_key_path(settings), new_key())
+    path = fingerprint_key_path(settings)
+    if not path.exists():
+        make_file_once(path, new_key())
 
 
 def write_key(path: Path, key: bytes) -> None:
