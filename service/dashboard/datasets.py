@@ -115,9 +115,6 @@ def put_part(
 def receive_upload(service: Running, caller: Sender, dataset_id: str, form: Form) -> Response:
     """Receive the parts of an upload for a declared dataset; for "new", also declare it, atomically."""
     settings = service.settings
-    if dataset_id != "new":
-        with transaction(service.factory, read_only=True) as session:
-            find(session, Dataset, dataset_id)
     declared = read_declaration(form.fields) if dataset_id == "new" else dataset_id
     context = vault.DatasetContext(settings, service.factory, service.clock)
     with (
@@ -138,7 +135,7 @@ def dataset(request: Request, service: Running, dataset_id: str) -> HTMLResponse
             "dataset": releases.dataset_record(row),
             "account": None if row.account_id is None else find(session, Account, row.account_id),
             "jobs": jobs.page(session, service.clock(), using, limit=RECENT_JOBS, in_total=True)[0],
-            "needing": deletion.jobs_needing(session, dataset_id),
+            "needing": session.scalars(visible(session, Job).where(deletion.needs(dataset_id))).all(),
             "formats": FORMATS,
         }
         values |= tradeoff(session, values["dataset"])

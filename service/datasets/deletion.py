@@ -26,7 +26,7 @@ from service.db.session import SessionFactory, among, transaction
 from service.dependencies import calling
 from service.errors import Conflict, ObscuraError
 from service.failpoints import failpoint
-from service.identity.access import find, visible
+from service.identity.access import find
 from service.logs import get_logger
 from service.settings import Settings
 
@@ -101,12 +101,6 @@ def cancel_readers(
         ledger.lock_account(session, account_id)
     for job_id in waiting:
         jobs.request_cancel(session, job_id=job_id, now=now, discard=True)
-
-
-def jobs_needing(session: Session, dataset_id: str) -> Sequence[str]:
-    """Return the ids of unfinished jobs that read a dataset, oldest first."""
-    needing = visible(session, Job, select(Job.id)).where(needs(dataset_id))
-    return session.scalars(needing.order_by(Job.created_at)).all()
 
 
 def complete(settings: Settings, factory: SessionFactory, dataset_id: str) -> Dataset:

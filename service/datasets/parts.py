@@ -157,7 +157,6 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _locate(settings: Settings, secret: str, key_id: str, project_id: str | None) -> tuple[Path, bytes]:
-    """Return the folder of an upload and the key of its files."""
     digests = (hashlib.blake2b(f"parts {of} {key_id} {secret}".encode(), digest_size=32) for of in ("folder", "key"))
     name, key = (digest.digest() for digest in digests)
     return settings.quarantine_path / f"{project_id or 'installation'}.{name.hex()}.parts", key

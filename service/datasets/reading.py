@@ -43,7 +43,7 @@ from service.errors import InvalidInput, NotFound, ObscuraError, TooLarge
 from service.failpoints import failpoint
 from service.ingest import faults
 from service.ingest.array_files import QUARANTINE, SEALED_SUFFIX, SUBJECTS_NAME, array_names, create_array
-from service.ingest.request import IngestLimits, IngestRequest, format_named
+from service.ingest.request import IngestLimits, IngestRequest
 from service.logs import get_logger
 from service.sealing import SealedWriter, new_key
 from service.settings import Settings
@@ -125,8 +125,8 @@ def staged(context: DatasetContext, dataset: Dataset, sent: Sent) -> Iterator[Co
         yield Content(dataset, sent, digest, size, images, key_id, publish, subjects)
 
 
-def sweep(settings: Settings, live: Callable[[], Set[tuple[str, int]]]) -> int:
-    """Remove the files of interrupted uploads; return the number of files.
+def sweep(settings: Settings, live: Callable[[], Set[tuple[str, int]]]) -> None:
+    """Remove the files of interrupted uploads.
 
     Args:
         live: function that returns the id and attempt of every upload in progress, in any process. It is called after
@@ -142,7 +142,6 @@ def sweep(settings: Settings, live: Callable[[], Set[tuple[str, int]]]) -> int:
         sent[name].unlink(missing_ok=True)  # another process may remove it, too
     for name in unfinished.keys() - kept:
         storage.remove(unfinished[name])
-    return len(sent.keys() - kept) + len(unfinished.keys() - kept)
 
 
 def _request(settings: Settings, dataset: Dataset, sent: Sent) -> IngestRequest:
@@ -166,7 +165,7 @@ def _request(settings: Settings, dataset: Dataset, sent: Sent) -> IngestRequest:
         subjects_recognised=dataset.subjects_recognised,
         source=settings.quarantine_path / f"{dataset.id}.{dataset.upload_attempt}",
         target=Path(),  # set after staging
-        format=format_named(sent.format).name,
+        format=sent.format,
         fit=sent.fit,
         limits=limits,
         source_key=new_key(),
@@ -175,7 +174,6 @@ def _request(settings: Settings, dataset: Dataset, sent: Sent) -> IngestRequest:
 
 
 def _quarantine(sent: Sent, request: IngestRequest) -> tuple[str, int]:
-    """Seal the body into a new file, and return its SHA-256 and size in bytes."""
     limit, announced = request.limits.upload_bytes_max, sent.announced_bytes
     if announced is not None and announced > limit:
         raise _error(Fault.TOO_LARGE, request, announced)

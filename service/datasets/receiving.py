@@ -105,7 +105,7 @@ def receive_parts(
     if upload.dataset_id is not None:  # the answer was lost, or a process has died
         with transaction(context.factory, read_only=True) as session:
             earlier = session.get(Dataset, upload.dataset_id)
-        if earlier is not None and earlier.state in (DatasetState.READY, DatasetState.WITHDRAWING):
+        if earlier is not None and earlier.ready_at is not None:  # whatever has happened to it since
             return earlier
         if earlier is not None:
             remove(earlier.id)
@@ -143,7 +143,6 @@ def keep_journal(vault: Vault, factory: SessionFactory) -> None:
 
 
 def _journal(vault: Vault, dataset: Dataset, check: str | None) -> None:
-    """Append an accepted upload to the journal. A restored database is compared with the journal."""
     if dataset.account_id is None:
         return
     recognised = dataset.subjects_recognised

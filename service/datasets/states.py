@@ -227,11 +227,7 @@ def end_upload(
 ) -> bool:
     """Return a dataset to DECLARED and destroy its content: the upload was rejected, was interrupted or lost its lease.
 
-    Args:
-        expired_at: end the upload only if its lease has expired by then, because it may have been renewed.
-
-    Returns:
-        False if the upload has already ended, or its lease was renewed.
+    Return False if the upload has already ended, or its lease has not expired by `expired_at`, if given.
     """
     ended = {"failure_code": REFUSED, "upload_lease_until": None}
     if not move(session, dataset_id, DatasetState.DECLARED, receiving(attempt, expired_at=expired_at), **ended):

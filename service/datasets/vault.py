@@ -51,12 +51,7 @@ class Vault:
         return cls(storage_of(settings), settings.keys_path)
 
     def open_dataset(self, name: str) -> tuple[Images, Labels]:
-        """Decrypt images and labels into memory, as `open_content` does, with this machine's key.
-
-        Raises:
-            NotFound: there is no content or no key.
-            SealBroken: the content was changed. A subclass of NotFound.
-        """
+        """Decrypt images and labels into memory with this machine's key, as `open_content` does."""
         with self.open_array(name, IMAGES_NAME) as images, self.open_array(name, LABELS_NAME) as labels:
             return images.read(), labels.read()
 

@@ -141,13 +141,9 @@ def _begin(
 
 
 def complete(context: vault.DatasetContext, dataset_id: str, *, patient: bool = True) -> bool:
-    """Rewrite a dataset without its withdrawn subjects if no training reads it. Idempotent.
+    """Rewrite a dataset without its withdrawn subjects. Idempotent. Return False if that must wait for a training.
 
-    Args:
-        patient: wait for another process that is rewriting; otherwise leave the work to that process.
-
-    Returns:
-        True if the images are destroyed; False if that must wait.
+    If another process is rewriting, wait for it if `patient`; otherwise leave the work to that process.
     """
     with _alone(context.vault.keys_path, patient=patient) as alone:
         while alone:
@@ -238,13 +234,10 @@ def _try(context: vault.DatasetContext, dataset_id: str, *, patient: bool = True
 @contextmanager
 def _alone(keys_path: Path, *, patient: bool) -> Iterator[bool]:
     """Yield whether this process holds the lock for rewriting. A crash releases the lock."""
-    descriptor = os.open(keys_path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    try:
+    with open(os.open(keys_path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "rb") as lock:
+        held = True
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if patient else fcntl.LOCK_NB))
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if patient else fcntl.LOCK_NB))
         except BlockingIOError:
-            yield False
-            return
-        yield True
-    finally:
-        os.close(descriptor)
+            held = False
+        yield held

@@ -70,7 +70,6 @@ def _header(member: Member) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 
 def _subject_ids(members: dict[str, Member], count: int, request: IngestRequest) -> Iterator[SubjectId]:
-    """Yield the ids in order, a bounded number at a time."""
     subjects = members[SUBJECTS_NAME]
     shape, dtype = _header(subjects)
     if dtype.kind not in "iuSU" or dtype.subdtype is not None or len(shape) != 1:

@@ -7,15 +7,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from obscura.fitting import READ_MODES, decode_small, fit, flatten, turn_of
+from obscura.fitting import PLAIN_MODES, READ_MODES, decode_small, fit, flatten, is_transparent, turn_of
 from obscura.image_types import image_header, open_image
 from obscura.wire.uploads import Fault, Refused, class_paths
 from service.ingest.array_files import require_count, store
 from service.ingest.request import IngestRequest
 from service.ingest.zip_archive import Member, read_directory, take_rest
-
-_PLAIN_MODES = frozenset({"1", "L", "P", "RGB"})
-_ALPHA_MODES = frozenset({"LA", "PA", "RGBA"})
 
 
 def ingest(file: BinaryIO, request: IngestRequest) -> None:
@@ -65,15 +62,10 @@ def decode_picture(data: bytes, request: IngestRequest) -> np.ndarray[Any, np.dt
         if getattr(image, "n_frames", 1) != 1 or image.format != kind.name:  # "MPO" is a JPEG with several pictures
             raise Refused(Fault.IMAGE_FRAMES)
         image.load()
-        if image.mode in _ALPHA_MODES or (image.mode in _PLAIN_MODES and "transparency" in image.info):
-            rgba = image.convert("RGBA")
-            if rgba.getchannel("A").getextrema() != (255, 255):
-                raise Refused(Fault.IMAGE_TRANSPARENT)
-            image = rgba.convert("RGB")
-        elif image.mode not in _PLAIN_MODES:
+        if image.mode not in PLAIN_MODES:
             raise Refused(Fault.IMAGE_MODE)
-        if request.channels == 1 and image.mode in ("1", "L"):
-            return np.asarray(image.convert("L"), dtype=np.uint8)  # (h, w)
+        if is_transparent(image):
+            raise Refused(Fault.IMAGE_TRANSPARENT)
         colours = np.asarray(image.convert("RGB"), dtype=np.uint8)  # (h, w, 3)
         if request.channels == 3:
             return colours

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from obscura.wire.formats import UPLOAD_RECORDS_MAX, UploadFit
-from service.errors import InvalidInput
 
 MEBIBYTE = 2**20
 
@@ -85,9 +84,7 @@ class IngestRequest:
 
     def to_json(self) -> str:
         """Return the request as JSON."""
-        texts = {"source": str(self.source), "target": str(self.target)}
-        keys = {"source_key": self.source_key.hex(), "target_key": self.target_key.hex()}
-        return json.dumps(asdict(self) | texts | keys)
+        return json.dumps(asdict(self), default=lambda value: value.hex() if isinstance(value, bytes) else str(value))
 
     @classmethod
     def from_json(cls, text: str) -> IngestRequest:
@@ -102,11 +99,9 @@ class IngestRequest:
 Ingest = Callable[[BinaryIO, IngestRequest], None]
 
 
-@dataclass(frozen=True, slots=True)
-class UploadFormat:
+class UploadFormat(NamedTuple):
     """A format. Its module has `ingest(file, request)`, which writes the arrays of an upload or raises Refused."""
 
-    name: str
     title: str
     module: str
 
@@ -117,20 +112,10 @@ class UploadFormat:
 
 
 FORMATS = {
-    known.name: known
-    for known in (
-        UploadFormat("zip", "zip of class folders", "service.ingest.pictures"),
-        UploadFormat("npz", "npz", "service.ingest.npz"),
-        UploadFormat("idx", "a zip of IDX files", "service.ingest.idx"),
-    )
+    "zip": UploadFormat("zip of class folders", "service.ingest.pictures"),
+    "npz": UploadFormat("npz", "service.ingest.npz"),
+    "idx": UploadFormat("a zip of IDX files", "service.ingest.idx"),
 }
-
-
-def format_named(name: str) -> UploadFormat:
-    """Return a format by name; raise InvalidInput for an unknown name."""
-    if name not in FORMATS:
-        raise InvalidInput(f"Unknown format. Send one of {', '.join(FORMATS)}.", formats=list(FORMATS))
-    return FORMATS[name]
 
 
 def titles() -> str:

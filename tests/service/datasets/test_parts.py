@@ -13,7 +13,7 @@ from obscura.wire.words import DatasetState
 from service.datasets import parts, receiving, states
 from service.datasets.parts import IDLE_SECONDS_MAX, PART_BYTES_MAX, PER_PROJECT_MAX, Parts, UploadLost
 from service.datasets.reading import Sent, UploadFailed, UploadRefused
-from service.db.dataset_tables import Dataset
+from service.db.dataset_tables import KEY_MISSING, Dataset
 from service.db.session import transaction
 from service.errors import Conflict, NotFound, TooLarge
 from service.identity.auth import create_key
@@ -162,6 +162,15 @@ def test_a_repeated_end_of_an_upload_gets_the_same_dataset(settings, declared):
     assert (first.state, declared.finish().id) == (DatasetState.READY, first.id)
     assert [row.id for row in declared.kept] == [first.id]
     assert [path.name for path in files(settings)] == ["dataset"], "no image is left"
+
+
+def test_a_repeated_end_never_deletes_a_received_dataset(declared):
+    declared.uploader.send(declared.secret, 0, BODY)
+    received = declared.finish()
+    with transaction(declared.factory) as session:  # its key is missing, because a disk is not mounted
+        states.move(session, received.id, DatasetState.FAILED, failure_code=KEY_MISSING)
+    assert declared.finish().state is DatasetState.FAILED
+    assert [(row.id, row.state) for row in declared.kept] == [(received.id, DatasetState.FAILED)]
 
 
 def test_a_rejected_upload_leaves_neither_parts_nor_declaration(settings, declared):
