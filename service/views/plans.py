@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -77,20 +76,11 @@ def _budget(payer: ledger.Account, cost_nano: int, budget_nano: int) -> BudgetFa
 
 
 @dataclass(frozen=True)
-class PlannedTrial:
-    """A trial that is not requested yet; `options` are the options that differ between trials."""
-
-    epsilon: float
-    options: dict[str, Any]
-    cost_nano: int
-    notes: Sequence[str]
-
-
-@dataclass(frozen=True)
 class PlannedSweep:
     """A sweep that is not requested yet, its total price, and the largest affordable epsilon of each trial."""
 
-    trials: Sequence[PlannedTrial]
+    trials: Sequence[tuple[jobs.Trial, Plan]]
+    differing: Sequence[str]  # options that differ between trials
     cost_nano: int
     cost_epsilon: float
     budget: BudgetFacts
@@ -104,18 +94,10 @@ def plan_sweep(session: Session, settings: Settings, asked: SweepRequest) -> Pla
     made = jobs.plan_trials(session, trained, asked.recipe, trials)
     for plan in made:
         require_extractor(settings, plan)
-    names = differing([trial.options for trial in trials])
     cost_nano = sum(plan.cost_nano for plan in made)
     return PlannedSweep(
-        trials=[
-            PlannedTrial(
-                epsilon=trial.epsilon,
-                options={name: trial.options[name] for name in names if name in trial.options},
-                cost_nano=plan.cost_nano,
-                notes=plan.notes,
-            )
-            for plan, trial in zip(made, trials, strict=True)
-        ],
+        trials=list(zip(trials, made, strict=True)),
+        differing=differing([trial.options for trial in trials]),
         cost_nano=cost_nano,
         cost_epsilon=trained.privacy_filter.epsilon_of(cost_nano),
         budget=_budget(trained.account, cost_nano, sum(plan.budget_nano for plan in made)),
