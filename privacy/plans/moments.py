@@ -299,7 +299,7 @@ def _bands(options: tuple[tuple[str, Any], ...], facts: PublicFacts) -> Mapping[
     bands = dict(_BANDS["colour" if facts.channels > 1 else "grey"])
     if not (dict(options).get("texture", True) and _suits_texture(facts)):
         bands.pop("detail", None)
-    part = config_that_follows(dict(options), 1.0, facts).start_fraction**0.5  # a guide takes its share of the signal
+    part = config_that_follows(dict(options), 1.0, facts).start_fraction ** 0.5  # a guide takes its share of the signal
     return {"noise": 0.0, **{band: max(least / part, _SIGNALS[place]) for band, least in bands.items()}}
 
 
