@@ -254,11 +254,7 @@ def _suits_texture(facts: PublicFacts) -> bool:
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Plan the class moments and, with a guide, the steps of a classifier, with noise that fits the budget.
-
-    Raises:
-        InvalidParameter: an option does not fit the dataset or the budget.
-    """
+    """Plan the class moments and, with a guide, the steps of a classifier, with noise that fits the budget."""
     config = config_that_follows(options, mu_of(budget_nano), facts)
     plan = plan_moments(config, privacy_filter, budget_nano, facts)
     share = fraction_above_noise(config, facts, plan.noise_stddev[MEANS] / QUANTISATION)(facts.units_per_class)
@@ -304,11 +300,7 @@ def _bands(options: tuple[tuple[str, Any], ...], facts: PublicFacts) -> Mapping[
 
 
 def plan_moments(config: MomentsConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Plan a complete configuration. `plan_from_options` adds the forecast of visible details.
-
-    Raises:
-        InvalidParameter: the configuration does not fit the dataset or the budget.
-    """
+    """Plan a complete configuration. `plan_from_options` adds the forecast of visible details."""
     _check_images(config, facts)
     guide_nano = math.floor(config.guide_fraction * budget_nano) if config.guide else 0
     stages = warm_start_stages(config, budget_nano - guide_nano, privacy_filter)
