@@ -139,7 +139,7 @@ def test_a_step_that_fails_leaves_nothing_half_done(start, pets, target, client,
         (
             {f"c{number}": number for number in range(20)},
             100,
-            ["for c0 (0), c1 (1), c2 (2), c3 (3), c4 (4), c5 (5) and 14 more"],
+            ["for c0 (0), c1 (1), c2 (2), c3 (3), c4 (4) and 15 more"],
         ),
         ({"a": 500, "b": 130}, 130, []),
         ({"a": 1}, None, []),
