@@ -55,7 +55,7 @@ def expect(
     q = signal(facts, mu_of(plan.budget_nano))
 
     def band_at(of_part: float) -> str | None:
-        return next((name for name in reversed(bands) if bands[name] <= of_part), None)
+        return next((name for name in reversed(tuple(bands)) if bands[name] <= of_part), None)
 
     def needed_nano(of_band: str) -> int:
         return math.ceil((bands[of_band] / facts.units_per_class) ** 2 * NANO)
