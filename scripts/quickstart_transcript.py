@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -54,13 +53,11 @@ def write_scans(folder: Path) -> None:
         path.write_bytes(encoded(pixels, PatientID=patient, BurnedInAnnotation="NO"))
 
 
-def run(place: Path, *command: str, write: Callable[[Path], None] | None = None, stops: bool = False) -> str:
-    """Run a command in a folder, after `write`; return its output with the usual port and without progress.
+def run(place: Path, *command: str, stops: bool = False) -> str:
+    """Run a command in a folder; return its output with the usual port and without progress.
 
     Raise RuntimeError unless the command succeeds or, with `stops`, fails.
     """
-    if write is not None:
-        write(place)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OBSCURA_")}
     ran = subprocess.run(
         [sys.executable, *command], cwd=place, env=kept, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -74,13 +71,15 @@ def run(place: Path, *command: str, write: Callable[[Path], None] | None = None,
 
 def run_command(place: Path) -> str:
     words = ("quickstart", "digits", "--at-most", "6000", "--size", "28", "--grey", "--yes")
-    output = run(place, "-P", "-m", "obscura.cli", *words, write=lambda at: write_digits(at / "digits"))
+    write_digits(place / "digits")
+    output = run(place, "-P", "-m", "obscura.cli", *words)
     return f"$ obscura {' '.join(words)}\n{output}"
 
 
 def run_program(place: Path) -> str:
     (program,) = PROGRAM.findall(PAGE.read_text("utf-8"))
-    return run(place, "-P", "-c", program, write=lambda at: write_digits(at / "digits"))
+    write_digits(place / "digits")
+    return run(place, "-P", "-c", program)
 
 
 def run_scans(place: Path) -> str:

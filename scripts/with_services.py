@@ -71,8 +71,7 @@ def s3_answers(url: str) -> bool:
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+        return listener.getsockname()[1]
 
 
 def postgresql_binaries() -> Path | None:

@@ -25,6 +25,7 @@ from obscura.client.contents import require_room
 from obscura.client.datasets import default_name, require_statements
 from obscura.client.local_service import LocalService
 from obscura.client.progress import preparation_progress
+from obscura.errors import some
 from obscura.preparing import Choices, Package, prepare
 from obscura.preparing.choices import SIDE_USUAL
 from obscura.wire.budgets import PART_CONFIRMED, UNIT_WORDS, Unit, usual_delta
@@ -32,7 +33,6 @@ from obscura.wire.job_schemas import RECIPE_USUAL, PlanRecord
 from obscura.wire.wording import odds_sentence, proposed_epsilon, show_epsilon, show_percent
 
 LIMIT = 3.0  # epsilon, of a new account
-_RARE_SHOWN_MAX = 6
 
 
 @dataclass(frozen=True)
@@ -168,8 +168,7 @@ def drowned_here(private_counts: Mapping[str, int], shown_from: int | None) -> I
     """Yield warnings about classes with fewer than `shown_from` images, for the owner alone. None: no warnings."""
     rare = sorted((count, name) for name, count in private_counts.items() if count < (shown_from or 0))
     if rare:
-        named = ", ".join(f"{name} ({count:,})" for count, name in rare[:_RARE_SHOWN_MAX])
-        named += f" and {len(rare) - _RARE_SHOWN_MAX} more" if len(rare) > _RARE_SHOWN_MAX else ""
+        named = some([f"{name} ({count:,})" for count, name in rare])
         yield (
             f"Stays here: expect static, or images like other classes, for {named}, despite the overall forecast. A "
             f"class needs about {shown_from:,} images."

@@ -17,11 +17,7 @@ SENSITIVITY = 1.0  # see `histogram_event`
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Plan one release of all class counts, with noise that fits the budget.
-
-    Raises:
-        InvalidParameter: an option is set, or the budget is too small.
-    """
+    """Plan one release of all class counts, with noise that fits the budget."""
     if options:
         raise InvalidParameter("options", sorted(options), "a class histogram has no options; epsilon sets its noise")
     stddev = stddev_for(SENSITIVITY, budget_nano)

@@ -220,12 +220,7 @@ def config_from_options(options: Mapping[str, Any], mu: float, facts: PublicFact
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Plan the votes: compute their noise from the budget and the number of images, or that number from the noise.
-
-    Raises:
-        InvalidParameter: an option is out of range, k > d, or the budget is too small; or there are too many teachers
-            for the declared units or the memory.
-    """
+    """Plan the votes: compute their noise from the budget and the number of images, or that number from the noise."""
     config = config_from_options(options, mu_of(budget_nano), facts)
     if config.top_k > facts.pixels:
         raise config.refusal("top_k", f"an image has {facts.pixels} pixel values, so top_k is at most {facts.pixels}")

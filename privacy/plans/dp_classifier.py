@@ -66,11 +66,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Plan the training of a classifier, with noise that fits the budget.
-
-    Raises:
-        InvalidParameter: an option does not fit the dataset or the budget.
-    """
+    """Plan the training of a classifier, with noise that fits the budget."""
     config = read_options(DpClassifierConfig, options, PRESETS)
     size = min(facts.height, facts.width)
     if config.architecture.startswith("scatter") and size < SCATTER_SIZE_MIN:

@@ -130,11 +130,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Plan the initial release, if any, and the denoiser's training, with noise that fits the budget.
-
-    Raises:
-        InvalidParameter: an option does not fit the dataset or the budget.
-    """
+    """Plan the initial release, if any, and the denoiser's training, with noise that fits the budget."""
     config = read_options(DpDiffusionConfig, options, PRESETS)
     height, width = -(-facts.height // config.patch), -(-facts.width // config.patch)  # of the U-Net's input
     check_basis(config, denoiser_layers(height, width, config.blocks))

@@ -62,11 +62,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Plan the training of a discriminator, with noise that fits the budget.
-
-    Raises:
-        InvalidParameter: an option does not fit the dataset or the budget.
-    """
+    """Plan the training of a discriminator, with noise that fits the budget."""
     config = read_options(DpGanConfig, options, PRESETS)
     check_basis(config, discriminator_layers(facts.height, facts.width))
     stage, notes, shown = plan_steps(config, privacy_filter, budget_nano, facts)

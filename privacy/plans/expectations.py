@@ -52,13 +52,15 @@ def expect(
         plan: built from `options` and `facts`.
     """
     bands, recipe = RECIPES[plan.recipe].bands(options, facts), plan.recipe
-    q, band = signal(facts, mu_of(plan.budget_nano)), str(plan.facts.get("expected_detail", ""))
+    q = signal(facts, mu_of(plan.budget_nano))
+
+    def band_at(of_part: float) -> str | None:
+        return next((name for name in reversed(tuple(bands)) if bands[name] <= of_part), None)
 
     def needed_nano(of_band: str) -> int:
         return math.ceil((bands[of_band] / facts.units_per_class) ** 2 * NANO)
 
-    after = list(bands)[list(bands).index(band) + 1 :] if band in bands else []
-    following = next((each for each in after if bands[each] > q), None)
+    band, following = band_at(q), next((name for name, least in bands.items() if least > q), None)
     epsilon = units = None
     if following is not None:
         if (next_nano := needed_nano(following)) <= left_nano:
@@ -68,17 +70,12 @@ def expect(
     measured, named = _accuracy(recipe, facts, q)
     curve, shares = [], (left_nano * part // CURVE_POINTS for part in range(CURVE_POINTS + 1))
     for cost_nano in sorted({*shares, *(nano for each in bands if 0 < (nano := needed_nano(each)) <= left_nano)}):
-        of_part = signal(facts, mu_of(cost_nano))
-        reached = [name for name, least in bands.items() if least <= of_part]
+        of_part, epsilon_of_part = signal(facts, mu_of(cost_nano)), privacy_filter.epsilon_of(cost_nano)
+        accuracy, _ = _accuracy(recipe, facts, of_part)
         curve.append(
-            ExpectedPoint(
-                cost_nano=cost_nano,
-                epsilon=privacy_filter.epsilon_of(cost_nano),
-                band=reached[-1] if reached else None,
-                accuracy=_accuracy(recipe, facts, of_part)[0],
-            )
+            ExpectedPoint(cost_nano=cost_nano, epsilon=epsilon_of_part, band=band_at(of_part), accuracy=accuracy)
         )
-    sentences = [SEEN[band]] if band in SEEN else []
+    sentences = [] if band is None else [SEEN[band]]
     if measured is not None:
         low, high = (show_percent(share, 0) for share in measured)
         learner = "Such a classifier" if RECIPES[recipe].publishes == "classifier" else "A small CNN that learns them"
@@ -97,8 +94,8 @@ def expect(
     if RECIPES[recipe].publishes == "histogram":
         unknown = "This recipe publishes counts, not images."
     return Expectation(
-        band=band or None,
-        recognisable=band in RECOGNISABLE if band else None,
+        band=band,
+        recognisable=None if band is None else band in RECOGNISABLE,
         accuracy=measured,
         summary=sentences or [unknown],
         next_band=following,

@@ -50,9 +50,9 @@ _DECLARED = {
 # Bands of detail that people see in generated images, worst first, judged from grids (docs/research/previews.md). They
 # follow from the signal q. An accuracy cannot replace them: a classifier detects class means in static, but people do
 # not.
-_SHAPES_FROM = 250.0  # grey: digits at 286 and clothes at 598 are recognisable
-_DETAIL_FROM = 1500.0  # grey with texture: clothes at 1,598
-_OUTLINES_FROM = 170.0  # colour: pictograms at 176, emoji at 253 and 704; photographs are no better at 9,963
+# In grey, digits at 286 and clothes at 598 are recognisable; with texture, clothes at 1,598 have detail. In colour:
+# pictograms at 176, emoji at 253 and 704; photographs are no better at 9,963.
+_BANDS = {"grey": {"outlines": 0.0, "shapes": 250.0, "detail": 1500.0}, "colour": {"colours": 0.0, "outlines": 170.0}}
 SEEN: Mapping[str, str] = {
     "noise": "Lost in the noise: most of what distinguishes the classes. Expect static, or blurs that look alike.",
     "colours": "Expect blurred patches in the colours of each class, without recognisable objects.",
@@ -254,17 +254,12 @@ def _suits_texture(facts: PublicFacts) -> bool:
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Plan the class moments and, with a guide, the steps of a classifier, with noise that fits the budget.
-
-    Raises:
-        InvalidParameter: an option does not fit the dataset or the budget.
-    """
+    """Plan the class moments and, with a guide, the steps of a classifier, with noise that fits the budget."""
     config = config_that_follows(options, mu_of(budget_nano), facts)
     plan = plan_moments(config, privacy_filter, budget_nano, facts)
     share = fraction_above_noise(config, facts, plan.noise_stddev[MEANS] / QUANTISATION)(facts.units_per_class)
     q = signal(facts, mu_of(budget_nano))
-    visible = [band for band, least in _visible_bands(options, facts, config).items() if least <= q]
-    seen = visible[-1] if share >= VISIBLE else "noise"
+    seen = [band for band, least in bands_of(options, facts).items() if least <= q][-1]
     notes = [SEEN[seen]]
     finest = coefficients_of(config, facts)  # from light to dark in the shortest wave
     pixels = float(min(facts.height / max(1, finest.row.max()), facts.width / max(1, finest.column.max())))
@@ -277,16 +272,6 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
         )
     shown = {**plan.facts, "fraction_above_noise": round(share, 3), "expected_detail": seen}
     return dataclasses.replace(plan, facts=shown, notes=(*notes, *plan.notes))
-
-
-def _visible_bands(options: Mapping[str, Any], facts: PublicFacts, config: MomentsConfig) -> dict[str, float]:
-    """Return the smallest signal of each band that is not lost in the noise, worst first."""
-    part = config.start_fraction**0.5  # a guide takes its share of the signal
-    if facts.channels > 1:
-        return {"colours": 0.0, "outlines": _OUTLINES_FROM / part}
-    with_texture = options.get("texture", True) and _suits_texture(facts)
-    detail = {"detail": _DETAIL_FROM / part} if with_texture else {}
-    return {"outlines": 0.0, "shapes": _SHAPES_FROM / part, **detail}
 
 
 def bands_of(options: Mapping[str, Any], facts: PublicFacts) -> Mapping[str, float]:
@@ -307,16 +292,15 @@ def _bands(options: tuple[tuple[str, Any], ...], facts: PublicFacts) -> Mapping[
     place = bisect.bisect_left(_SIGNALS, VISIBLE, key=share)
     if place == len(_SIGNALS):
         return {"noise": 0.0}
-    visible = _visible_bands(dict(options), facts, config_that_follows(dict(options), 1.0, facts))
-    return {"noise": 0.0, **{band: max(least, _SIGNALS[place]) for band, least in visible.items()}}
+    bands = dict(_BANDS["colour" if facts.channels > 1 else "grey"])
+    if not (dict(options).get("texture", True) and _suits_texture(facts)):
+        bands.pop("detail", None)
+    part = config_that_follows(dict(options), 1.0, facts).start_fraction ** 0.5  # a guide takes its share of the signal
+    return {"noise": 0.0, **{band: max(least / part, _SIGNALS[place]) for band, least in bands.items()}}
 
 
 def plan_moments(config: MomentsConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Plan a complete configuration. `plan_from_options` adds the forecast of visible details.
-
-    Raises:
-        InvalidParameter: the configuration does not fit the dataset or the budget.
-    """
+    """Plan a complete configuration. `plan_from_options` adds the forecast of visible details."""
     _check_images(config, facts)
     guide_nano = math.floor(config.guide_fraction * budget_nano) if config.guide else 0
     stages = warm_start_stages(config, budget_nano - guide_nano, privacy_filter)

@@ -76,9 +76,6 @@ class RecipeConfig(BaseModel):
             images: upper bound of the number of public images.
             public_classes: class names of the public dataset.
             classes: class names of the private dataset.
-
-        Raises:
-            InvalidParameter: the dataset has too few images, or lacks classes that the training needs.
         """
 
     def stated_fractions(self, classes: Sequence[str]) -> dict[str, float] | None:

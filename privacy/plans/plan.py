@@ -200,7 +200,8 @@ class Recipe:
         publishes: kind of the release; only generators can generate images.
         releases: kind of the release, in words.
         config: class of the recipe's configurations.
-        plan: builds a plan from options, the account's filter, the budget in nano-units, and the declared facts.
+        plan: builds a plan from options, the account's filter, the budget in nano-units, and the declared facts. Raises
+            InvalidParameter if an option does not fit the dataset or the budget.
         units: the units whose whole contribution every mechanism of the recipe bounds. A recipe with the sensitivity of
             one record (for example, a clipped gradient per record) supports only "record". The records of a subject
             would each add that much, and together exceed the sensitivity for which the noise was computed.

@@ -172,11 +172,7 @@ class StepsConfig(ClassFractionsConfig):
 
 
 def check_basis(config: StepsConfig, groups: int) -> None:
-    """Raise unless GEP's basis has a vector for each of the private network's `groups` layers with parameters.
-
-    Raises:
-        InvalidParameter: the estimator is GEP or B-GEP, and its basis has fewer vectors than there are such layers.
-    """
+    """Raise unless GEP's basis has a vector for each of the private network's `groups` layers with parameters."""
     if config.estimator in _ANCHORED and config.basis_size < groups:
         raise config.refusal(
             "basis_size",

@@ -72,11 +72,7 @@ class SelectPublicConfig(ClassFractionsConfig):
             raise self.refusal("extractor", "the name of an extractor consists of at most 64 letters, digits, - and _")
 
     def require_public(self, images: int, public_classes: tuple[str, ...], classes: tuple[str, ...]) -> None:
-        """Raise unless every declared class can select from a public dataset; see `RecipeConfig.require_public`.
-
-        Raises:
-            InvalidParameter: the dataset has fewer than two images, or lacks a class while public labels are used.
-        """
+        """Raise unless every declared class can select from a public dataset; see `RecipeConfig.require_public`."""
         if images < _CHOICES[0]:
             raise self.refusal(
                 "public_dataset_id", "this dataset has fewer than two images: choose a dataset with more images"
@@ -108,11 +104,7 @@ def votes_event(stddev: float) -> GaussianEvent:
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Plan the iterations of votes, with noise that fits the budget.
-
-    Raises:
-        InvalidParameter: an option does not fit the dataset or the budget, or the public dataset is missing.
-    """
+    """Plan the iterations of votes, with noise that fits the budget."""
     config = SelectPublicConfig(**options)
     if not config.public_dataset_id:
         raise config.refusal(

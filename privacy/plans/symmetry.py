@@ -56,8 +56,7 @@ class Action:
     def turned(self, rows: Array, number: int) -> Array:
         """Apply the symmetry with index `number` to rows (..., f). Number 0 is the identity."""
         places, signs = self._steps(number)
-        found: Array = rows[..., places] * signs
-        return found
+        return rows[..., places] * signs
 
     def turned_back(self, rows: Array, number: int) -> Array:
         """Undo `turned` with the same number."""

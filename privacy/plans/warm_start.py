@@ -115,8 +115,7 @@ def noise_shape(power: Array, exponent: float) -> Array:
     of P_i. The scale is normalised to keep the prior's norm.
     """
     shape = power**exponent
-    found: Array = shape * math.sqrt(float((power / shape**2).sum()) / float(power.sum()))
-    return found
+    return shape * math.sqrt(float((power / shape**2).sum()) / float(power.sum()))
 
 
 def signal(facts: PublicFacts, mu: float) -> float:

@@ -53,9 +53,6 @@ CHECKSUMS = {
     "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
     "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
 }
-# A small evaluation, so that the fallback takes less than three minutes.
-DIGITS_OPTIONS: dict[str, Any] = {"evaluation_samples": 2000}
-FASHION_OPTIONS: dict[str, Any] = {"evaluation_samples": 10_000}  # for two releases, faster than 30,000 for one
 
 _TORCHVISION = f"""
 import socket, sys
@@ -92,12 +89,7 @@ class DemoImages:
     private_at_most: int
     public_at_most: int
     epsilon: float  # of each training, a third of the account's: at this size, people recognise the images
-    options: dict[str, Any]  # of the recipe
-
-    @property
-    def delta(self) -> float:
-        """The delta of the account."""
-        return usual_delta(self.private_at_most)
+    evaluation_samples: int  # few, so that the demo takes minutes
 
 
 def run_demo(
@@ -136,7 +128,7 @@ def run_demo(
     folder.mkdir(parents=True)
     (folder / MARKER).touch()
     found = find_images(out.parent / "cache", output.notice, images)
-    found = dataclasses.replace(found, options={**found.options, **options})
+    options = {"evaluation_samples": found.evaluation_samples, **options}
     output.notice(f"Images: {found.name} ({found.source}).")
     program = f"obscura --data-dir {quoted(folder)}"
     with LocalService(folder, log=out / "service.log") as service, Client(service.url, service.token) as client:
@@ -144,10 +136,8 @@ def run_demo(
         output.notice(f"The dashboard is at {service.url}/, with its sign-in key in {folder / 'admin.key'}.")
         done("setup")
         later = f"{program} up, and in a second terminal: {program}"
-        walk = Onboarding(
-            client, output, found.folder, found.private, found.flags, program, later, options=found.options
-        )
-        account = walk.account(3 * found.epsilon, found.delta)
+        walk = Onboarding(client, output, found.folder, found.private, found.flags, program, later, options=options)
+        account = walk.account(3 * found.epsilon, usual_delta(found.private_at_most))
         dataset = walk.declare(account, found.private_at_most)
         first_plan = walk.plan(dataset, account, found.epsilon)
         walk.send(dataset)
@@ -158,7 +148,7 @@ def run_demo(
         download = sample.download(out / "synthetic-images.zip")  # its SHA-256 is checked
         done("sample")
         output.notice("\nNow the main job: teachers on shards of the same images vote on the images of a generator.")
-        taught = dataclasses.replace(walk, recipe=TEACHERS, options={**found.options, **teacher_options})
+        taught = dataclasses.replace(walk, recipe=TEACHERS, options={**options, **teacher_options})
         plan = taught.plan(dataset, account.refresh(), found.epsilon)
         release = taught.train(dataset, found.epsilon)
         done("job")
@@ -261,7 +251,7 @@ def find_images(
                     private_at_most=60_000,
                     public_at_most=10_000,
                     epsilon=1.0,
-                    options=dict(FASHION_OPTIONS),
+                    evaluation_samples=10_000,
                 )
         if wanted == "fashion-mnist":
             raise CliError("Fashion-MNIST was found neither here, nor in Debian's archive, nor by torchvision.")
@@ -282,7 +272,7 @@ def find_images(
         private_at_most=1500,
         public_at_most=400,
         epsilon=10.0,
-        options=dict(DIGITS_OPTIONS),
+        evaluation_samples=2000,
     )
 
 

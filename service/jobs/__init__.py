@@ -25,7 +25,7 @@ from service.jobs.lifecycle import (
     secret_of,
     stop_request,
 )
-from service.jobs.planning import charged_before_useful, facts_of, plan_job
+from service.jobs.planning import charged_before_useful, facts_of
 from service.jobs.releases import (
     SHARE_EFFECTS,
     end_share,

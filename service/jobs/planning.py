@@ -116,18 +116,11 @@ def facts_of(dataset: Dataset, account: Account) -> PublicFacts:
     )
 
 
-def plan_job(session: Session, *, dataset_id: str, recipe: str, epsilon: float, options: Mapping[str, Any]) -> Plan:
+def plan_on(session: Session, trained: TrainingSet, recipe: str, epsilon: float, options: Mapping[str, Any]) -> Plan:
     """Compute a plan and its price, even if the account cannot pay it. Reads public parameters, never data.
 
-    Args:
-        dataset_id: a private dataset; it need not have content yet.
-        epsilon: limit of the job's spending at the account's delta, > 0 and finite.
+    `epsilon` limits the job's spending at the account's delta. The dataset need not have content yet.
     """
-    return plan_on(session, training_set(session, dataset_id), recipe, epsilon, options)
-
-
-def plan_on(session: Session, trained: TrainingSet, recipe: str, epsilon: float, options: Mapping[str, Any]) -> Plan:
-    """Compute a plan as `plan_job` does, for a loaded training set."""
     budget_nano = trained.budget_nano(epsilon)
     try:
         written = canonical_json(dict(options))

@@ -53,8 +53,6 @@ def plan(session: Session, settings: Settings, asked: PlanRequest) -> PlanRecord
         adjacency=payer.adjacency.value,
         cost_epsilon=epsilon_of(made.cost_nano),
         stages=stages,
-        facts=made.facts,
-        notes=list(made.notes),
         config=made.config.model_dump(),
         budget=budget,
         expectation=expected,

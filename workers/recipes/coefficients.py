@@ -75,13 +75,11 @@ class MatrixWaves:
             return torch.from_numpy(rounded.exact_product(flat / 255.0 - centre, largest=1.0))
 
         block = max(1, min(_BLOCK, _BLOCK_NUMBERS // self.basis.shape[1]))
-        found: Array = computed_alike(private_images, compute, block).numpy()
-        return found
+        return computed_alike(private_images, compute, block).numpy()
 
     def drawn(self, rows: Array) -> Array:
         """Turn coefficients (n, f) into pixels (n, pixels)."""
-        found: Array = rows @ self.basis
-        return found
+        return rows @ self.basis
 
 
 @dataclass(frozen=True)
@@ -233,8 +231,7 @@ def _texture(images: npt.NDArray[np.uint8]) -> Array:
     half = luma.reshape(len(luma), height // 2, 2, width // 2, 2).sum(axis=(2, 4))  # in units of 4 pixels
     fine, coarse = (bank[:, 0].numpy() for bank in filters())
     parts = (_numbers(luma, fine, full, TEXTURE_CELL), _numbers(half, coarse, 4 * full, TEXTURE_CELL // 2))
-    found: Array = np.concatenate(parts, axis=1).reshape(len(luma), -1)
-    return found
+    return np.concatenate(parts, axis=1).reshape(len(luma), -1)
 
 
 def _numbers(images: Array, bank: Array, full: float, cell: int) -> Array:
@@ -339,5 +336,4 @@ class SeparableWaves:
         planes = np.moveaxis(left, 3, 1) @ self.across.T  # (b, c, frequencies, frequencies)
         mixed = self.mix @ planes.reshape(b, channels, -1)
         at = (self.seen.kind * len(self.down) + self.seen.row) * len(self.across) + self.seen.column
-        found: Array = mixed.reshape(b, -1)[:, at]
-        return found
+        return mixed.reshape(b, -1)[:, at]

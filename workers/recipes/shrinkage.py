@@ -33,8 +33,7 @@ def shrink_counts(counts: Array, noise_stddev: float) -> Array:
     lifted = np.maximum(counts, max(1.0, min(_COUNT_LEAST * middle, noise_stddev)))
     middle = float(lifted.mean())
     variance = float(lifted.var()) * len(lifted) / max(1, len(lifted) - 1)
-    found: Array = middle + _weight(variance, noise_stddev**2) * (lifted - middle)
-    return found
+    return middle + _weight(variance, noise_stddev**2) * (lifted - middle)
 
 
 def shrink_means(sums: Array, counts: Array, prior: Array, noise_stddev: float) -> Array:
@@ -102,8 +101,7 @@ def shrink(covariance: Array, pooled: Array, noise_stddev: float) -> Array:
     deviation = covariance - np.diag(pooled)
     variance = np.where(np.eye(len(pooled), dtype=bool), 1.0, 0.5) * noise_stddev**2
     weights = _weights(deviation, variance, scale, np.ones(scale.shape, dtype=bool))
-    found: Array = np.diag(pooled) + weights * deviation
-    return found
+    return np.diag(pooled) + weights * deviation
 
 
 def at_least(covariance: Array, pooled: Array) -> Array:

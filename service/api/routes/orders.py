@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Request, Response
 from sqlalchemy.orm import Session, undefer
 from sqlalchemy.orm.interfaces import ORMOption
 
-from obscura.wire.job_schemas import FINAL_STATES, PlanRequest
+from obscura.wire.job_schemas import FINAL_STATES
 from obscura.wire.schemas import Identifier
 from privacy.plans.registry import plan_from_json
 from service import jobs
@@ -23,6 +23,7 @@ from service.errors import NotFound, ObscuraError
 from service.failpoints import failpoint
 from service.identity.access import find
 from service.jobs.kind import Kind, Order, Reading
+from service.jobs.planning import plan_on, training_set
 from service.views import jobs as views
 from service.views import plans, with_job
 
@@ -36,8 +37,8 @@ def accepting(service: Service, *plans: Mapping[str, Any]) -> Iterator[Session]:
     """
     with transaction(service.factory, read_only=True) as session, suppress(ObscuraError):
         for plan in plans:
-            asked = {name: plan[name] for name in PlanRequest.model_fields if name in plan}
-            jobs.plan_job(session, **asked)
+            asked = (plan[name] for name in ("recipe", "epsilon", "options"))
+            plan_on(session, training_set(session, plan["dataset_id"]), *asked)
     with transaction(service.factory) as session:
         yield session
         failpoint("accept.before")

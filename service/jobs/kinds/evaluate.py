@@ -107,8 +107,7 @@ def kept_reference(session: Session, dataset_id: str, seed: int) -> float | None
     """
     same = Evaluation.dataset_id == dataset_id, Evaluation.seed == seed
     newest = session.scalars(_finished(session, *same, Evaluation.samples.is_not(None)).limit(1)).first()
-    accuracy: float | None = None if newest is None or newest.results is None else newest.results.get("accuracy_real")
-    return accuracy
+    return None if newest is None or newest.results is None else newest.results.get("accuracy_real")
 
 
 def newest_evaluations(

@@ -91,12 +91,9 @@ def forecast_sentence(
     """Describe the result of a preview, and warn if noise dominates.
 
     Args:
-        accuracy: accuracy of a classifier trained on the generated images and tested on images of the stand-in.
         real: the accuracy after training on the stand-in's own images; None for the preview of a classifier.
         chance: accuracy of guessing.
-        stand_in: name of the public dataset that replaces the private dataset.
         balanced: recall averaged over the classes; `real_balanced` is the same for the stand-in's own images.
-        by_class: recall of each class.
         stated: True if class fractions were stated. Then report averages over the classes, and the worst classes.
     """
     of = stand_in

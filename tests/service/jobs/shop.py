@@ -16,6 +16,7 @@ from service.db.job_tables import Job, Release, Sample, Sweep
 from service.db.ledger_tables import Hold
 from service.db.session import SessionFactory, transaction
 from service.jobs import FailureCode
+from service.jobs.planning import plan_on, training_set
 from tests.service.steps import Steps, WithAccount, charge
 
 RECIPE = "datalens"
@@ -60,7 +61,9 @@ class Shop(WithAccount, Steps):
 
     def plan(self, **changes: Any) -> Any:
         request = {"dataset_id": self.dataset_id, "recipe": RECIPE, "epsilon": 1.0, "options": {}, **changes}
-        return self.read(jobs.plan_job, **request)
+        with transaction(self.factory, read_only=True) as session:
+            trained = training_set(session, request.pop("dataset_id"))
+            return plan_on(session, trained, **request)
 
     def ask(self, kind: str, *, key: str | None = None, principal: str = "key_me", **order: Any) -> str:
         made = self.do(jobs.submit, jobs.KINDS[kind], principal=principal, idempotency_key=key, **order)
