@@ -4,8 +4,12 @@
 // data-number are sent as numbers, data-list as a list of words, ticked boxes as true, data-shares as an object. After
 // success the page data-then is opened ({id} is the field id of the response), or this page is reloaded, or, with
 // data-show, the event "answered" has the response. An error is shown at its field, or above the form.
+// Not deferred: a form that is sent before its page has loaded would otherwise go to the page, without effect.
 "use strict";
 (() => {
+  const onceOf = new WeakMap(); // form -> its idempotency key, kept until the form succeeds
+  // Not form.dataset, which is a field if one has this name or id.
+  const data = (form, name) => form.getAttribute(`data-${name}`);
   const token = document.querySelector("meta[name=form-token]")?.content ?? "";
 
   function valueOf(field) {
@@ -25,7 +29,7 @@
   }
 
   function bodyOf(form) {
-    const body = form.dataset.body === undefined ? {} : JSON.parse(form.dataset.body);
+    const body = JSON.parse(data(form, "body") ?? "{}");
     for (const field of form.elements) {
       const value = field.name === "" || field.disabled ? undefined : valueOf(field);
       if (value === undefined) continue;
@@ -66,7 +70,7 @@
   }
 
   async function call(form, once) {
-    const [method, path] = form.dataset.call.split(" ");
+    const [method, path] = data(form, "call").split(" ");
     const body = bodyOf(form);
     const answer = await fetch(path, {
       method,
@@ -82,23 +86,24 @@
 
   document.addEventListener("refused", (event) => show(event.target, event.detail)); // of upload.js
 
-  // On the document, because scripts replace parts of pages. A form keeps its idempotency key until it succeeds.
+  // On the document, because scripts replace parts of pages.
   document.addEventListener("submit", async (event) => {
     const form = event.target;
-    if (form.dataset.call === undefined) return;
+    if (data(form, "call") === null) return;
     event.preventDefault();
-    form.dataset.once ??= [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+    if (!onceOf.has(form))
+      onceOf.set(form, [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join(""));
     const buttons = form.querySelectorAll("button");
     for (const button of buttons) button.disabled = true;
     try {
-      const record = await call(form, form.dataset.once);
-      if (form.dataset.show !== undefined) {
-        delete form.dataset.once;
+      const record = await call(form, onceOf.get(form));
+      if (data(form, "show") !== null) {
+        onceOf.delete(form);
         for (const button of buttons) button.disabled = false;
         form.dispatchEvent(new CustomEvent("answered", { bubbles: true, detail: record }));
         return;
       }
-      const next = (form.dataset.then ?? "").replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(record[name]));
+      const next = (data(form, "then") ?? "").replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(record[name]));
       if (next) location.assign(next);
       else location.reload();
     } catch (problem) {
