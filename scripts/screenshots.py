@@ -16,10 +16,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from uuid import uuid4
+from typing import Literal
 
-import httpx
 from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -30,7 +28,7 @@ from obscura.preparing.layouts.arrays import Arrays
 from service import dashboard
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-VIEWS = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
+VIEWS: list[tuple[int, Literal["light", "dark"]]] = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
 HEIGHT_MAX = 2400  # pixels of a page that are shown
 SCALE = 0.5
 TUTORIAL = {"plan": 880, "release": 880}  # heights in pixels
@@ -38,78 +36,57 @@ PATIENCE_MS = 180_000
 TRAINED, EVALUATED = 12_000, 2000  # images
 
 
-class Shop:
-    """A service with data, through the HTTP API."""
-
-    def __init__(self, url: str, token: str) -> None:
-        self.http = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=60)
-
-    def post(self, path: str, **body: Any) -> Any:
-        answer = self.http.post(f"/v1{path}", json=body, headers={"Idempotency-Key": uuid4().hex})
-        answer.raise_for_status()
-        return answer.json()
-
-
-def pages(service: obscura.Client, shop: Shop, browser: Browser) -> Iterator[tuple[str, str, Browser | None]]:
+def pages(service: obscura.Client, browser: Browser) -> Iterator[tuple[str, str, Browser | None]]:
     """Fill the service step by step, and yield the name and path of each page. A browser marks a viewer signed out."""
     yield "sign-in", "/login", browser
     yield "home-empty", "/", None
     yield "account-new", "/accounts/new", None
     clothes = fashion().cut(TRAINED)
-    account = shop.post("/accounts", name="customers", owner="shop", epsilon=8, delta=1e-6, unit="record")
-    shop.post("/accounts", name="staff", owner="shop", epsilon=3, delta=1e-6, unit="subject")
-    yield "upload", f"/datasets/new?account={account['id']}", None
-    dataset = service.datasets.push(pair(clothes), account=account["id"], name="clothes", at_most=TRAINED)
+    account = service.accounts.create(name="customers", owner="shop", epsilon=8, delta=1e-6, unit="record")
+    service.accounts.create(name="staff", owner="shop", epsilon=3, delta=1e-6, unit="subject")
+    yield "upload", f"/datasets/new?account={account.id}", None
+    dataset = service.datasets.push(pair(clothes), account_id=account.id, name="clothes", at_most=TRAINED)
     test = clothes.test_images[:EVALUATED], clothes.test_labels[:EVALUATED]
-    public = service.datasets.push(
-        pair(Folder(*test, *test, clothes.classes)), public=True, name="clothes-test", at_most=EVALUATED
-    )
+    tests = pair(Folder(*test, *test, clothes.classes))
+    public = service.datasets.push(tests, public=True, name="clothes-test", at_most=EVALUATED)
     yield "plan", f"/train?dataset={dataset.id}&recipe=moments&epsilon=1", None
-    train: dict[str, Any] = {"dataset_id": dataset.id, "evaluation_dataset_id": public.id}
-    release_id = finish(service, shop.post("/jobs", **train, recipe="moments", epsilon=1)).release().id
-    for name, path in (("release", ""), ("release-usefulness", "/usefulness"), ("release-guarantee", "/guarantee")):
-        yield name, f"/releases/{release_id}{path}", None
-    for name in ("use", "share"):
-        yield f"release-{name}", f"/releases/{release_id}/{name}", None
-    yield "report", f"/releases/{release_id}/report", None
-    sweep = shop.post("/sweeps", **train, recipe="moments", name="budgets", trials=[{"epsilon": 0.1}, {"epsilon": 0.4}])
-    trials = [finish(service, job) for job in service.http.items(f"/v1/sweeps/{sweep['id']}/jobs")]
-    compared = "&".join(f"release={trial.release().id}" for trial in trials)
-    yield "sweep", f"/sweeps/{sweep['id']}", None
-    yield "compare", f"/compare?release={release_id}&{compared}", None
-    for recipe, epsilon in (("dp_histogram", 0.05), ("dp_classifier", 0.5)):
-        made = finish(service, shop.post("/jobs", dataset_id=dataset.id, recipe=recipe, epsilon=epsilon)).release()
-        yield f"release-{recipe.removeprefix('dp_')}", f"/releases/{made.id}", None
-    preview = shop.post("/previews", dataset_id=dataset.id, recipe="moments", epsilon=1)
-    yield "preview", f"/jobs/{finish(service, preview).id}", None
+    release = service.jobs.create(dataset.id, epsilon=1, evaluation_dataset_id=public.id).wait().release()
+    for evaluation in release.evaluations():
+        evaluation.wait()
+    for name in ("release", "release-usefulness", "release-guarantee", "release-use", "release-share", "report"):
+        yield name, f"/releases/{release.id}/{name.removeprefix('release').removeprefix('-')}".removesuffix("/"), None
+    trials = [{"epsilon": 0.2}, {"epsilon": 0.5}]
+    sweep = service.sweeps.create(dataset.id, name="budgets", trials=trials, evaluation_dataset_id=public.id).wait()
+    compared = "&".join(f"release={trial.release_id}" for trial in sweep.trials)
+    yield "sweep", f"/sweeps/{sweep.id}", None
+    yield "compare", f"/compare?release={release.id}&{compared}", None
+    for recipe, epsilon in (("class_histogram", 0.05), ("dp_classifier", 0.5)):
+        made = service.jobs.create(dataset.id, recipe=recipe, epsilon=epsilon).wait().release()
+        yield f"release-{recipe}", f"/releases/{made.id}", None
+    yield "preview", f"/jobs/{service.preview(dataset.id, epsilon=1).wait().job_id}", None
     yield "releases", "/releases", None
     yield "dataset", f"/datasets/{dataset.id}", None
     yield "datasets", "/datasets", None
-    shop.post("/webhooks", url="https://hooks.example.com/obscura")
     yield "home", "/", None
+    account.request_raise(epsilon=10, reason="A second study")
     for name in dashboard.accounts.ACCOUNT_PARTS:
-        yield f"account-{name}", f"/accounts/{account['id']}{'' if name == 'overview' else f'/{name}'}", None
-    link = shop.post("/invitations", role="analyst")["link"]
-    yield "invitation", link, browser
+        yield f"account-{name}", f"/accounts/{account.id}{'' if name == 'overview' else f'/{name}'}", None
+    yield "invitation", service.invitations.create(role="analyst").link, browser
     yield "decisions", "/decisions", None
     for name in ("members", "keys", "projects", "webhooks", "audit"):
         yield f"settings-{name}", f"/settings/{name}", None
     yield "you", "/you", None
+    yield "reference", "/reference", None
     yield "not-found", "/nowhere", None
-    running = shop.post("/jobs", dataset_id=dataset.id, recipe="datalens", epsilon=1)
+    running = service.jobs.create(dataset.id, recipe="datalens", epsilon=0.5)
     yield "jobs", "/jobs", None
-    yield "job-running", f"/jobs/{running['id']}", None
-    shop.post(f"/jobs/{running['id']}/cancel", discard=True)
+    yield "job-running", f"/jobs/{running.id}", None
+    running.cancel(discard=True)
 
 
 def pair(folder: Folder) -> Arrays:
     """Return images and class names for an upload."""
     return Arrays(folder.images, [folder.classes[label] for label in folder.labels])
-
-
-def finish(service: obscura.Client, job: dict[str, Any]) -> obscura.Job:
-    """Wait for a job."""
-    return service.jobs.get(job["id"]).wait()
 
 
 def shoot(page: Page, name: str, path: str) -> list[str]:
@@ -152,7 +129,7 @@ def main() -> int:
         page.fill("#key", token)
         page.click("main button[type=submit]")
         page.wait_for_url("**/")
-        for name, path, stranger in pages(service, Shop(url, token), browser):
+        for name, path, stranger in pages(service, browser):
             if only in (None, name):
                 shown = page if stranger is None else stranger.new_page(base_url=url)
                 broken += shoot(shown, name, path)
@@ -161,13 +138,15 @@ def main() -> int:
     if only is None:
         lines = [f"## {name}\n\n![{name}](../images/pages/{name}.webp)\n" for name in taken]
         (DOCS / "research" / "pages.md").write_text("\n".join([_HEAD, *lines]))
-    print("\n".join(broken) or f"{len(taken)} pages, no accessibility violation")
+    for line in broken or [f"{len(taken)} pages, no accessibility violation"]:
+        sys.stdout.write(f"{line}\n")
     return 1 if broken else 0
 
 
 _HEAD = """# Every page
 
-`python -m scripts.screenshots` takes these screenshots: each page at 1280 and 390 pixels, light and dark. axe-core found no violation of its rules on any of them.
+`python -m scripts.screenshots` takes these screenshots: each page at 1280 and 390 pixels, light and dark. axe-core
+found no violation of its rules on any of them.
 """
 
 if __name__ == "__main__":
