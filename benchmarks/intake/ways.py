@@ -23,7 +23,7 @@ from obscura.cli import main as command_line
 from obscura.client import Client
 from obscura.client.datasets import Datasets
 from obscura.client.resources import Dataset
-from obscura.errors import ObscuraClientError
+from obscura.errors import ObscuraClientError, in_python
 from obscura.preparing import ChoiceNeeded, Package
 
 FORKS = multiprocessing.get_context("forkserver")  # processes of their own that need not import everything anew
@@ -72,7 +72,7 @@ def fault(expected: Outcome, got: Got) -> str:
         return f"{got.what} instead of {wanted}"
     if wanted != "read" and got.declared:
         return "it was declared before"
-    if expected.said.casefold() not in got.said.casefold():
+    if not any(said.casefold() in got.said.casefold() for said in (expected.said, in_python(expected.said))):
         return f"{expected.said!r} is not said"
     if isinstance(expected, Asked) and not any(flag.split()[0] == expected.flag for flag in got.flags):
         return f"{expected.flag} is not named"

@@ -222,7 +222,7 @@ def test_installed_packages_say_that_they_are_typed(place):
 # --- pinned versions --------------------------------------------------------------------------------------------------
 
 
-OPTIONAL = ("hf", "torch", "dicom", "nifti")
+OPTIONAL = ("hf", "torch", "dicom", "nifti", "pandas")
 FOUND_BY_OTHERS = {"python-gdcm"}  # a decoder, which pydicom looks for by itself
 PIN = re.compile(r"""
     ^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[0-9][A-Za-z0-9.]*)  # no address, no label of a local build

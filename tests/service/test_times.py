@@ -178,7 +178,7 @@ def test_every_time_on_every_route_is_on_the_minute(sqlite_url: str, tmp_path: P
     assert AS_HASHED & exactly  # so what is exact would be seen
     shown = {"/v1/jobs", "/v1/jobs/{job_id}", "/v1/datasets", "/v1/releases", "/v1/samples/{sample_id}", "/jobs", "/"}
     shown |= {"/v1/keys", "/v1/admins", "/v1/accounts", "/v1/decisions", "/v1/sweeps", "/releases/{release_id}"}
-    shown |= {"/v1/audit-events", "/audit"}
+    shown |= {"/v1/audit-events", "/settings/audit"}
     assert shown <= set(found)
     assert cursor
     assert json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))[0].startswith("job_")

@@ -45,6 +45,7 @@ UNVERIFIED_TABLES = {
     "sign_ins": "sessions of people; whoever can edit them can create keys as well",
     "api_keys": "docs/explanation/ledger-and-receipts.md says that new and edited keys are not found",
     "admins": "likewise; the log has id and name of those who asked for a raise and approved it",
+    "invitations": "whoever can edit them can create keys as well",
     "projects": "names; a project decides who may read, and no budget depends on it",
     "samples": "free, and reproducible; downloads are compared by their SHA-256",
     "evaluations": "free, and reproducible from public images",

@@ -126,4 +126,4 @@ def test_every_box_to_tick_is_small_and_beside_its_label(site, stock, live, brow
                 assert abs(at["y"] - label["y"]) < 12, (address, name)
                 assert abs(label["x"] - at["x"]) < 40, (address, name)
                 seen += 1
-        assert seen >= 3
+        assert seen >= 2

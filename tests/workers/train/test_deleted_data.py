@@ -273,7 +273,7 @@ def test_a_limit_that_is_lowered_below_what_a_training_charges_lets_it_publish(w
     if recipe is not STEPS:
         report = json.loads((workshop.settings.data_dir / workshop.release_of(job_id).artifact_dir / DATA).read_text())
         assert report["release"]["account_epsilon"] >= balance.guaranteed_epsilon >= balance.spent_epsilon > 0.1
-        assert report["guarantee"]["attacker_certainty_max"] >= balance.attacker_certainty_max
+        assert report["release"]["account_attacker_certainty_max"] >= balance.attacker_certainty_max
     assert balance.spent_nano > balance.capacity_nano
     assert (card["capacity_nano"], card["cost_nano"]) == (before.capacity_nano, balance.spent_nano)
     assert inspect_ledger(workshop.settings, workshop.factory, thorough=True).findings == ()
