@@ -127,7 +127,7 @@ def plan_chart(plan: PlanRecord, left_fraction: float) -> PlanChart | None:
 
     bands = groupby(curve, key=lambda point: point.band)
     starts = [(band, x(next(points).cost_nano)) for band, points in bands if band]
-    ends = [*(at for _, at in starts[1:]), WIDTH - RIGHT]
+    ends = [*(at for _, at in starts[1:]), WIDTH - RIGHT][: len(starts)]
     known = [(x(point.cost_nano), point.accuracy) for point in curve if point.accuracy is not None]
     edge = [f"{at} {_y(low)}" for at, (low, _) in known] + [f"{at} {_y(high)}" for at, (_, high) in reversed(known)]
     marked = [min(curve, key=lambda point: abs(point.cost_nano - left_nano * third / 3)) for third in (1, 2, 3)]
