@@ -115,6 +115,9 @@ def put_part(
 def receive_upload(service: Running, caller: Sender, dataset_id: str, form: Form) -> Response:
     """Receive the parts of an upload for a declared dataset; for "new", also declare it, atomically."""
     settings = service.settings
+    if dataset_id != "new":  # before the parts, so that another project's dataset is answered like an unknown one
+        with transaction(service.factory, read_only=True) as session:
+            find(session, Dataset, dataset_id)
     declared = read_declaration(form.fields) if dataset_id == "new" else dataset_id
     context = vault.DatasetContext(settings, service.factory, service.clock)
     with (
