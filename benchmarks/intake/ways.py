@@ -23,7 +23,7 @@ from obscura.cli import main as command_line
 from obscura.client import Client
 from obscura.client.datasets import Datasets
 from obscura.client.resources import Dataset
-from obscura.errors import ObscuraClientError, in_python
+from obscura.errors import ObscuraClientError
 from obscura.preparing import ChoiceNeeded, Package
 
 FORKS = multiprocessing.get_context("forkserver")  # processes of their own that need not import everything anew
@@ -72,7 +72,7 @@ def fault(expected: Outcome, got: Got) -> str:
         return f"{got.what} instead of {wanted}"
     if wanted != "read" and got.declared:
         return "it was declared before"
-    if not any(said.casefold() in got.said.casefold() for said in (expected.said, in_python(expected.said))):
+    if expected.said.casefold() not in got.said.casefold():
         return f"{expected.said!r} is not said"
     if isinstance(expected, Asked) and not any(flag.split()[0] == expected.flag for flag in got.flags):
         return f"{expected.flag} is not named"
@@ -125,7 +125,7 @@ class Ways:
             made = datasets.push(place, **whose, **given.arguments(self._folder), say=lines.append)  # type: ignore[arg-type]
         except ObscuraClientError as error:
             flags = error.flags if isinstance(error, ChoiceNeeded) else ()
-            said = "\n".join([*lines, str(error)])
+            said = "\n".join([*lines, str(error.args[0])])  # names flags, like the command line
             return Got("asked" if flags else "refused", said, flags, declared=len(self._known() - before))
         except Exception as error:
             return Got("failed", f"{type(error).__name__}: {error}", declared=len(self._known() - before))

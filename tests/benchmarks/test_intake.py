@@ -25,7 +25,7 @@ def prepared(given: Input, folder: Path) -> Got:
         sent = images_of(package)
     except ObscuraClientError as error:
         flags = error.flags if isinstance(error, ChoiceNeeded) else ()
-        return Got("asked" if flags else "refused", str(error), flags)
+        return Got("asked" if flags else "refused", str(error.args[0]), flags)  # names flags
     counts = package.private_records, package.private_subjects
     assert len(sent) == package.private_records
     return Got("read", " ".join((package.summary, *package.private_notes)), (), package.classes, *counts, images=sent)

@@ -27,6 +27,7 @@ from service.db.ledger_tables import Hold
 from service.db.session import SessionFactory, transaction
 from service.settings import Settings
 from service.storage.interface import key_of
+from tests.browser import chromium, served
 from tests.pictures import archive, picture
 from tests.service.reading_routes import TestClient, application
 from tests.service.steps import REPORT, WithDatabase, charge, hold_amount, make_key
@@ -261,3 +262,17 @@ def submit(client: TestClient, page: str, call: str, *, once: str = "", **fields
 def assert_shown(shown: str, *words: str) -> None:
     for each in words:
         assert each in shown
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium, without pages."""
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture
+def live(site: Site) -> Iterator[str]:
+    """The address at which a browser reaches the site."""
+    with served(site.app) as address:
+        yield address

@@ -1,28 +1,13 @@
 """Opening an account, changing it and reading its ledger in a real browser, by clicks and keys."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
 from privacy.accounting.filter import attacker_certainty_max, open_filter
 from service.db.ledger_tables import Account, Entry
 from service.wording import FILTERS
-from tests.browser import a_page, barriers, chromium, in_chromium, served, sign_in
+from tests.browser import a_page, barriers, in_chromium, sign_in
 
 pytestmark = in_chromium
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as running:
-        yield running
-
-
-@pytest.fixture
-def live(site) -> Iterator[str]:
-    with served(site.app) as address:
-        yield address
 
 
 def sure(epsilon: float, delta: float) -> str:

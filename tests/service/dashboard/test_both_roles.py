@@ -11,9 +11,9 @@ from PIL.PngImagePlugin import PngInfo
 from sklearn.datasets import load_digits
 
 from obscura.client.local_service import LocalService
-from tests.browser import PATIENCE_MS, barriers, chromium, in_chromium, sign_in
+from tests.browser import PATIENCE_MS, barriers, in_chromium, sign_in
 from tests.pictures import saved, write_files
-from tests.service.dashboard.test_settings import invited_by, pages
+from tests.service.dashboard.test_settings import accept_as_admin, admit, invited_by, pages, raise_limit
 from tests.service.dashboard.test_uploads import drop, fill, submit
 
 pytestmark = [*in_chromium, pytest.mark.slow, pytest.mark.usefixtures("warm_starts")]
@@ -102,25 +102,9 @@ def test_two_admins_and_an_analyst_do_everything_by_clicks(browser, tmp_path):
         assert barriers(owner) == []
         assert re.search(r"\d+%", owner.locator("main").inner_text())
 
-        second.goto(invited_by(owner, "admin"))
-        second.fill("#name", "Bo")
-        second.get_by_role("button", name="Accept invitation").click()
-        code = second.locator("[data-code]").text_content()
-        owner.get_by_role("link", name="Decisions", exact=True).click()
-        owner.get_by_text(f"Continue only if it is {code}").wait_for()
-        owner.get_by_role("button", name="Admit").click()
-        owner.wait_for_url("**/settings/members")
-        second.get_by_role("button", name="Sign in").click()
-        second.get_by_role("link", name="Settings").wait_for()
-        owner.goto(f"{account}/controls")
-        raising = owner.locator("form[data-call$='/raise-limit']")
-        raising.locator("[name=epsilon]").fill("5")
-        raising.locator("[name=reason]").fill("a second study")
-        raising.get_by_role("button").click()
-        owner.get_by_text("Decide or withdraw it").wait_for()
-        second.goto("/decisions")
-        second.get_by_role("button", name=re.compile("^Approve")).click()
-        second.locator(".state", has_text="Approved").first.wait_for()
+        code = accept_as_admin(second, invited_by(owner, "admin"), "Bo")
+        admit(owner, second, code)
+        raise_limit(owner, second, account, "5")
         owner.goto(account)
         owner.get_by_text("ε 5").first.wait_for()
 
@@ -149,9 +133,3 @@ def test_two_admins_and_an_analyst_do_everything_by_clicks(browser, tmp_path):
         second.goto("/decisions")
         second.get_by_role("button", name=re.compile("^Approve: .*cardiology")).click()
         second.locator(".state", has_text="Approved").nth(1).wait_for()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as running:
-        yield running

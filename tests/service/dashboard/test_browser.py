@@ -2,9 +2,7 @@
 
 import time
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
@@ -13,22 +11,10 @@ from sklearn.datasets import load_digits
 
 from obscura.client.local_service import LocalService
 from service.db.job_tables import Job
-from tests.browser import PATIENCE_MS, WINDOWS, a_page, barriers, chromium, in_chromium, served, sign_in
+from tests.browser import PATIENCE_MS, WINDOWS, a_page, barriers, in_chromium, sign_in
 from tests.pictures import archive, picture, saved
 
 pytestmark = in_chromium
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as running:
-        yield running
-
-
-@pytest.fixture
-def live(site) -> Iterator[str]:
-    with served(site.app) as address:
-        yield address
 
 
 def test_an_open_page_follows_its_jobs(site, stock, live, browser):

@@ -2,8 +2,6 @@
 
 import html
 import re
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -12,7 +10,7 @@ from service import ledger
 from service.dashboard.charts import LEFT, RIGHT, WIDTH
 from service.db.base import new_id
 from service.db.ledger_tables import Account
-from tests.browser import CHROMIUM, WINDOWS, a_page, barriers, chromium, served, sign_in
+from tests.browser import CHROMIUM, WINDOWS, a_page, barriers, served, sign_in
 from tests.service.dashboard.conftest import assert_shown
 from tests.service.steps import hold_amount
 
@@ -86,12 +84,6 @@ def test_the_slider_goes_from_nothing_to_all_that_is_left(site, planned, spent):
     assert show_epsilon(epsilons[49], up=False) == show_epsilon(half, up=False)
     page = site.signed_in("train", "read").get(f"/train?dataset={dataset}&epsilon={epsilons[-1]:g}").text
     assert_shown(page, "Train for ε", 'id="confirmed" type="checkbox" required')
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as running:
-        yield running
 
 
 @pytest.mark.browser

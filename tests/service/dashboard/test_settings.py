@@ -15,7 +15,7 @@ from service.identity.auth import VIEW_NAME, create_key
 from service.ledger import limits
 from service.webhooks.delivering import deliver
 from service.webhooks.sending import Sender
-from tests.browser import WINDOWS, a_page, barriers, chromium, in_chromium, served, sign_in
+from tests.browser import WINDOWS, a_page, barriers, in_chromium, sign_in
 from tests.service.dashboard.conftest import ORIGIN, token_in
 from tests.service.webhooks.receiver import receiving
 
@@ -23,21 +23,9 @@ pytestmark = in_chromium
 ALL_PAGES = ["Budgets", "Datasets", "Jobs", "Plan", "Releases", "Decisions", "Settings"]
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as running:
-        yield running
-
-
 @pytest.fixture
 def site(make_site) -> Any:
     return make_site(webhooks_private=True, audit_log="on")
-
-
-@pytest.fixture
-def live(site) -> Iterator[str]:
-    with served(site.app) as address:
-        yield address
 
 
 @contextmanager
@@ -61,6 +49,38 @@ def invited_by(page: Any, role: str) -> str:
     link = page.locator("[data-answer] code")
     link.wait_for()
     return str(link.text_content())
+
+
+def accept_as_admin(invited: Any, link: str, name: str) -> str:
+    """Accept a link in the invited browser, and return the code that it shows."""
+    invited.goto(link)
+    invited.fill("#name", name)
+    invited.get_by_role("button", name="Accept invitation").click()
+    invited.get_by_role("heading", name="Your code is").wait_for()
+    return str(invited.locator("[data-code]").text_content())
+
+
+def admit(admin: Any, invited: Any, code: str) -> None:
+    """Admit the second admin after comparing the code; the invited browser signs in."""
+    admin.get_by_role("link", name="Decisions", exact=True).click()
+    admin.get_by_text(f"Continue only if it is {code}").wait_for()
+    admin.get_by_role("button", name="Admit").click()
+    admin.wait_for_url("**/settings/members")
+    invited.get_by_role("button", name="Sign in").click()
+    invited.get_by_role("link", name="Settings").wait_for()
+
+
+def raise_limit(asking: Any, deciding: Any, account: str, epsilon: str) -> None:
+    """Request a higher limit in one browser, and approve it in the other."""
+    asking.goto(f"{account}/controls")
+    form = asking.locator("form[data-call$='/raise-limit']")
+    form.locator("[name=epsilon]").fill(epsilon)
+    form.locator("[name=reason]").fill("a second study")
+    form.get_by_role("button").click()
+    asking.get_by_text("Decide or withdraw it").wait_for()
+    deciding.goto("/decisions")
+    deciding.get_by_role("button", name=re.compile("^Approve")).click()
+    deciding.locator(".state", has_text="Approved").first.wait_for()
 
 
 def test_an_analyst_is_invited_by_link_trains_and_cannot_raise_a_limit(site, stock, live, browser):
@@ -98,11 +118,7 @@ def test_an_analyst_is_invited_by_link_trains_and_cannot_raise_a_limit(site, sto
 def test_a_second_admin_is_admitted_by_link_and_two_admins_raise_a_limit(site, stock, live, browser):
     with pages(browser, live, 2) as (alice, bob):
         sign_in(alice, site.key("admin"))
-        bob.goto(invited_by(alice, "admin"))
-        bob.fill("#name", "Bob")
-        bob.get_by_role("button", name="Accept invitation").click()
-        bob.get_by_role("heading", name="Your code is").wait_for()
-        code = bob.locator("[data-code]").text_content()
+        code = accept_as_admin(bob, invited_by(alice, "admin"), "Bob")
         token = bob.locator("[data-token] code").text_content()
         assert re.fullmatch(r"[0-9a-f]{4}-[0-9a-f]{4}", code)
         bob.get_by_role("button", name="Sign in").click()
@@ -110,22 +126,8 @@ def test_a_second_admin_is_admitted_by_link_and_two_admins_raise_a_limit(site, s
         assert len(site.rows(Admin)) == 1, "the link alone admits nobody"
         assert all(token[25:] not in str(vars(row)) for row in site.rows(ApiKey))
 
-        alice.get_by_role("link", name="Decisions", exact=True).click()
-        alice.get_by_text(f"Continue only if it is {code}").wait_for()
-        alice.get_by_role("button", name="Admit").click()
-        alice.wait_for_url("**/settings/members")
-        bob.get_by_role("button", name="Sign in").click()
-        bob.get_by_role("link", name="Settings").wait_for()
-
-        alice.goto(f"/accounts/{stock.account}/controls")
-        form = alice.locator("form[data-call$='/raise-limit']")
-        form.locator("[name=epsilon]").fill("20")
-        form.locator("[name=reason]").fill("a second study")
-        form.get_by_role("button").click()
-        alice.get_by_text("Decide or withdraw it").wait_for()
-        bob.goto("/decisions")
-        bob.get_by_role("button", name=re.compile("^Approve")).click()
-        bob.locator(".state", has_text="Approved").first.wait_for()
+        admit(alice, bob, code)
+        raise_limit(alice, bob, f"/accounts/{stock.account}", "20")
         bob.wait_for_load_state()
         bob.goto(f"/accounts/{stock.account}/ledger")
         bob.get_by_text("by two admins: a second study").wait_for()

@@ -16,16 +16,10 @@ from obscura.preparing.images import Target, prepare_image
 from obscura.wire.schemas import DatasetRequest
 from service.datasets.vault import Vault, make_fingerprint_key
 from service.db.dataset_tables import Dataset
-from tests.browser import WINDOWS, a_page, barriers, chromium, in_chromium, served, sign_in
+from tests.browser import WINDOWS, a_page, barriers, in_chromium, served, sign_in
 from tests.pictures import archive, picture, saved, write_files
 
 pytestmark = in_chromium
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as running:
-        yield running
 
 
 @pytest.fixture
