@@ -119,7 +119,7 @@ class Invitations(Collection[InvitationRecord]):
         return self._transport.post(NewInvitationRecord, self.path, {"role": role, "project_id": project_id})
 
     def revoke(self, invitation_id: str) -> InvitationRecord:
-        """Revoke the link of an invitation that nobody has used."""
+        """Revoke the link of an unused invitation."""
         return self._transport.post(InvitationRecord, f"{self.path}/{invitation_id}/revoke", repeatable=True)
 
 

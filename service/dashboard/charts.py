@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple
 
 from obscura.wire.job_schemas import PlanRecord
@@ -126,14 +126,13 @@ def plan_chart(plan: PlanRecord, left_fraction: float) -> PlanChart | None:
         return round(LEFT + (WIDTH - LEFT - RIGHT) * min(nano / left_nano, 1.0), 1)
 
     bands = groupby(curve, key=lambda point: point.band)
-    starts = [(band, x(next(points).cost_nano)) for band, points in bands if band]
-    ends = [*(at for _, at in starts[1:]), WIDTH - RIGHT][: len(starts)]
+    edges = [*((band, x(next(points).cost_nano)) for band, points in bands if band), ("", WIDTH - RIGHT)]
     known = [(x(point.cost_nano), point.accuracy) for point in curve if point.accuracy is not None]
     edge = [f"{at} {_y(low)}" for at, (low, _) in known] + [f"{at} {_y(high)}" for at, (_, high) in reversed(known)]
     marked = [min(curve, key=lambda point: abs(point.cost_nano - left_nano * third / 3)) for third in (1, 2, 3)]
     height = HEIGHT if len(known) > 1 else TOP + 2 * BOTTOM  # without accuracies, only the zones
     return PlanChart(
-        zones=tuple((band, at, round(end - at, 1)) for (band, at), end in zip(starts, ends, strict=True)),
+        zones=tuple((band, at, round(end - at, 1)) for (band, at), (_, end) in pairwise(edges)),
         accuracies=f"M{' L'.join(edge)} Z" if len(known) > 1 else "",
         here=x(plan.cost_nano),
         marks=tuple((left_fraction * p.cost_nano / left_nano, p.epsilon, x(p.cost_nano)) for p in marked),

@@ -91,7 +91,7 @@ class PageRoute(APIRoute):
 def show_errors_as_pages(app: FastAPI, find_viewer: Callable[[Request], Awaitable[object]]) -> None:
     """Show browsers an error page for unknown addresses and unexpected errors, except below the API's paths.
 
-    `find_viewer` sets `request.state.viewer` if somebody is signed in, so that the page has their menu.
+    `find_viewer` sets `request.state.viewer` for signed-in users, so that the page has their menu.
     """
 
     def show(otherwise: Callable[[Request, Exception], Any]) -> Callable[[Request, Exception], Awaitable[Response]]:

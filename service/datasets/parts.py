@@ -1,4 +1,4 @@
-"""Uploads that arrive in parts, so that they can go on after a lost connection.
+"""Uploads that arrive in parts, so that they can resume after a lost connection.
 
 A folder in the quarantine holds the parts of one upload. Only the uploader has the secret from which the folder's name
 and the key of its files are derived: the service cannot open the parts between two requests. A lock on the folder
@@ -35,7 +35,7 @@ _DATASET, _FRESH = "dataset", "fresh"
 
 
 class UploadLost(ObscuraError):
-    """The parts of the upload are not here, so it must start again."""
+    """The parts of the upload are missing, so it must start again."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Parts:
     def append(self, offset: int, blocks: Iterator[bytes], *, bytes_max: int) -> int:
         """Store the part at `offset`, which must follow the last one, and return the number of bytes received.
 
-        An empty part stores nothing. A part whose body breaks off is forgotten.
+        An empty part stores nothing. A part whose body ends early is discarded.
         """
         size, fresh = 0, self.folder / _FRESH
         fresh.unlink(missing_ok=True)  # left by a crash
@@ -90,7 +90,7 @@ class Parts:
         return None
 
     def note(self, dataset_id: str) -> None:
-        """Write down the dataset of this upload, durably."""
+        """Record the dataset of this upload, durably."""
         replace_file(self.folder / _DATASET, dataset_id.encode("ascii"))
 
     def remove(self, *, keep_note: bool) -> None:
@@ -148,7 +148,7 @@ def _locked(folder: Path) -> Iterator[None]:
             folder.stat()  # raises if the last holder of the lock has removed the folder
         except FileNotFoundError:
             raise UploadLost(
-                "The parts of this upload are not here: they were removed, or another server has them. Look under "
+                "The parts of this upload are missing: they were removed, or another server has them. Check under "
                 "Datasets whether the upload is complete. If not, upload again."
             ) from None
         except BlockingIOError:

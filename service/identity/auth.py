@@ -310,8 +310,8 @@ def with_created(chosen: ColumnElement[bool]) -> Select[tuple[str]]:
 def view_project(session: Session, by: Principal, project_id: str, *, now: datetime) -> ApiKey:
     """Return the key with which an admin of the installation views a project as its owner.
 
-    It is a key that the admin could also create in another way, and the project's owners see it. Its token is thrown
-    away. It does not expire before the admin's key, because that would end the keys and webhooks created with it.
+    It is a key that the admin could also create in another way, and the project's owners see it. Its token is
+    discarded. It does not expire before the admin's key, because that would end the keys and webhooks created with it.
     """
     by.require_installation()
     facts: dict[str, Any] = {"created_by": by.id, "admin_id": by.admin_id, "project_id": project_id, "name": VIEW_NAME}

@@ -4,11 +4,11 @@
 // data-number are sent as numbers, data-list as a list of words, ticked boxes as true, data-shares as an object. After
 // success the page data-then is opened ({id} is the field id of the response), or this page is reloaded, or, with
 // data-show, the event "answered" has the response. An error is shown at its field, or above the form.
-// Not deferred: a form that is sent before its page has loaded would otherwise go to the page, without effect.
+// Not deferred: otherwise the browser itself would submit a form that is sent before the page has loaded.
 "use strict";
 (() => {
   const onceOf = new WeakMap(); // form -> its idempotency key, kept until the form succeeds
-  // Not form.dataset, which is a field if one has this name or id.
+  // Not form.dataset, because a field with this name or id hides it.
   const data = (form, name) => form.getAttribute(`data-${name}`);
   const token = document.querySelector("meta[name=form-token]")?.content ?? "";
 

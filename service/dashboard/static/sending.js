@@ -1,5 +1,5 @@
-// Sends an upload in parts, and goes on after a lost connection or a reload. A folder is sent as a ZIP that is made while
-// it is sent, so that only one part is in memory.
+// Sends an upload in parts, and resumes after a lost connection or a reload. A folder is packed as a ZIP while it is
+// sent, so that only one part is in memory.
 "use strict";
 const sending = (() => {
   const PROBLEM = "application/problem+json";

@@ -94,7 +94,7 @@
     return (await Promise.all(inside.map(filesBelow))).flat();
   }
 
-  // Leaves out junk without a word, as the service does, and other files that are no images with a note.
+  // Skips junk silently, as the service does, and other files that are not images with a note.
   function ofFolder(files) {
     const all = files.filter(({ path }) => !classFolders.isJunk(path));
     const kept = all.filter(({ path }) => limits.suffixes.some((suffix) => path.toLowerCase().endsWith(suffix)));
