@@ -15,7 +15,6 @@ from obscura.wire.job_schemas import PreviewRecord, PreviewRequest
 from obscura.wire.schemas import record_of
 from obscura.wire.wording import show_percent
 from obscura.wire.words import JobState, Visibility
-from privacy.plans.moments import SEEN
 from privacy.plans.registry import RECIPES
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
@@ -125,8 +124,6 @@ def publish_grid(session: Session, *, job_id: str, attempt: int, grid: bytes) ->
 
 def show(made: Preview, job: Job) -> PreviewRecord:
     found = made.results or {}
-    seen = job.plan.get("facts", {}).get("expected_detail")
-    remarks = [SEEN[seen]] if seen in SEEN and seen != "noise" else []
     return record_of(
         PreviewRecord,
         job,
@@ -139,7 +136,7 @@ def show(made: Preview, job: Job) -> PreviewRecord:
         accuracy_by_class=found.get("by_class"),
         chance=found.get("chance"),
         grid_ready=made.has_grid,
-        verdict=" ".join([forecast_sentence(**found), *remarks]) if found else None,
+        verdict=forecast_sentence(**found) if found else None,
         notes=list(job.plan.get("notes", [])),
         failure=failure_of(job),
         finished_at=made.finished_at,

@@ -315,6 +315,9 @@ def test_a_plan_is_previewed_and_its_forecast_is_shown(site, stock, trainer):
     assert_shown(shown, f"/previews/{preview_id}/grid.png")
     assert trainer.get(f"/previews/{preview_id}/grid.png").content == b"\x89PNG"
     assert 'value="900"' in trainer.get(f"/train?again={job_id}").text
+    row = trainer.get("/jobs").text.partition(f'id="row-{job_id}"')[2].partition("</tr>")[0]
+    assert ">free<" in row
+    assert "900" not in row
 
 
 # --- searches ---------------------------------------------------------------------------------------------------------

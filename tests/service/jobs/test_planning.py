@@ -226,9 +226,10 @@ def test_where_a_balance_is_stated_the_mean_over_classes_and_the_least_ones_are_
     assert "99.9%" in forecast_sentence(**found | {"stated": False})
 
 
-def test_what_people_will_see_is_said_with_the_forecast(shop):
+def test_the_result_of_a_preview_does_not_repeat_what_its_plan_expects(shop):
     claim = shop.claimed(ask(shop, epsilon=8.0, recipe="moments"))
     shop.tell(kinds.preview.KIND.finish, claim, results=FOUND, grid=b"png", now=shop.now)
     job = shop.job(claim.job_id)
     verdict = kinds.preview.show(shop.read(jobs.made_by, Preview, job.id), job).verdict
-    assert verdict == f"{forecast_sentence(**FOUND)} {SEEN[job.plan['facts']['expected_detail']]}"
+    assert verdict == forecast_sentence(**FOUND)
+    assert job.plan["notes"][0] == SEEN[job.plan["facts"]["expected_detail"]]
