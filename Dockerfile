@@ -62,6 +62,12 @@ CMD ["celery", "--app", "workers.supervise.app", "worker", "--concurrency", "3",
 
 # Last, so that a plain `docker build .` makes the small image.
 FROM base AS api
+# `obscura backup` and `obscura restore` run pg_dump and pg_restore, of the major version of the server in docker-compose.yml.
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends ca-certificates postgresql-common \
+    && /usr/share/postgresql-common/pgdg/apt.postgresql.org.sh -y \
+    && apt-get install --yes --no-install-recommends postgresql-client-16 \
+    && rm -rf /var/lib/apt/lists/*
 COPY --from=build-api /opt/venv /opt/venv
 COPY --from=build-api /app /app
 COPY --from=build-docs /app/service/site /app/service/site

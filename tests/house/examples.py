@@ -51,6 +51,7 @@ NOT_RUN = {
     "obscura datasets push volumes/ --account patients --slices axial": "needs NIfTI files; "
     "tests/obscura/preparing/layouts/test_idx_and_nifti.py makes such folders",
     "cp .env.example .env": "for the next one",
+    "sudo install": "makes a folder of the host for another user",
     "docker compose": "needs Docker; tests/house/test_deployment.py checks the file",
     "docker build": "needs Docker",
     "docker push": "needs Docker and a registry",

@@ -30,6 +30,9 @@ IMAGES = {  # and what each installs
 PIN_AGE_MAX = timedelta(days=183)
 POSTGRESQL_NEEDS = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID"]  # until it has become the user `postgres`
 SERVICES = {"postgresql", "redis", "migrate", "api", "worker"}
+FIXED = {  # by the file, whatever .env says
+    f"OBSCURA_{name}" for name in ("MODE", "DATABASE_URL", "REDIS_URL", "DATA_DIR", "HOST", "PORT")
+}
 
 
 def compose_command() -> list[str] | None:
@@ -40,16 +43,16 @@ def compose_command() -> list[str] | None:
     return ["docker-compose"] if shutil.which("docker-compose") else None
 
 
-def compose_config(env_file: Path, **secrets: str) -> subprocess.CompletedProcess[str]:
+def compose_config(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Resolve the file with these variables in `.env` of a folder."""
     command = compose_command()
     if command is None:
         pytest.skip("no docker compose on this machine; the file is checked as YAML only")
-    env_file.touch()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OBSCURA_", "COMPOSE_"))}
+    (folder / ".env").write_text("".join(f"{name}={value}\n" for name, value in variables.items()), "utf-8")
     return subprocess.run(
-        [*command, "--file", "docker-compose.yml", "--env-file", str(env_file), "config"],
-        cwd=ROOT,
-        env=environment | secrets,
+        [*command, "--file", str(ROOT / "docker-compose.yml"), "--project-directory", str(folder), "config"],
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if not name.startswith(("OBSCURA_", "COMPOSE_"))},
         capture_output=True,
         text=True,
         check=False,
@@ -64,12 +67,24 @@ def services() -> dict[str, dict[str, Any]]:
 
 
 def test_docker_compose_accepts_the_file_and_refuses_to_start_without_secrets(tmp_path):
-    result = compose_config(tmp_path / "empty.env", **SECRETS)
+    result = compose_config(tmp_path, **SECRETS)
     assert result.returncode == 0, result.stderr
     assert set(yaml.safe_load(result.stdout)["services"]) == SERVICES
-    result = compose_config(tmp_path / "empty.env")
+    result = compose_config(tmp_path)
     assert result.returncode != 0
     assert "set it in .env" in result.stderr
+
+
+def test_every_setting_in_the_env_file_reaches_the_processes(tmp_path):
+    values = {f"OBSCURA_{name.upper()}": f"from-env-{name}" for name in Settings.model_fields}
+    values["OBSCURA_OIDC_GROUPS"] = '{"lab heads": {"prj_abc": "owner"}}'
+    result = compose_config(tmp_path, **SECRETS, **values, AWS_ENDPOINT_URL="https://s3.example.org")
+    assert result.returncode == 0, result.stderr
+    for name in ("api", "worker", "migrate"):
+        environment = yaml.safe_load(result.stdout)["services"][name]["environment"]
+        assert values.keys() <= environment.keys()
+        assert {variable for variable, value in values.items() if environment[variable] != value} == FIXED
+        assert environment["AWS_ENDPOINT_URL"] == "https://s3.example.org"
 
 
 def test_every_service_is_limited_and_hardened(services):
@@ -130,7 +145,7 @@ def test_the_api_believes_the_host_that_its_users_come_through(services):
     """A proxy on the host reaches the container from the gateway of the published network."""
     network = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["networks"]["outside"]
     said, example = services["api"]["environment"], (ROOT / ".env.example").read_text("utf-8")
-    assert said["OBSCURA_PUBLIC_URL"] == "${OBSCURA_PUBLIC_URL:-}"
+    assert services["api"]["env_file"] == ".env"
     believed = said["OBSCURA_TRUSTED_PROXIES"].removeprefix("${OBSCURA_TRUSTED_PROXIES:-").removesuffix("}")
     settings = Settings(trusted_proxies=believed, public_url="")
     assert settings.trusted_proxy_networks[0] == f"{network['ipam']['config'][0]['gateway']}/32"
@@ -155,7 +170,8 @@ def test_only_the_api_is_reachable_and_only_from_this_host(services):
 
 
 def test_api_and_worker_share_database_redis_and_data(services):
-    assert services["api"]["environment"] == services["worker"]["environment"] == services["migrate"]["environment"]
+    for name in ("environment", "env_file"):
+        assert services["api"][name] == services["worker"][name] == services["migrate"][name]
     assert services["api"]["volumes"] == services["worker"]["volumes"]
     assert set(services["api"]["environment"]) <= {f"OBSCURA_{name.upper()}" for name in Settings.model_fields}
 
@@ -177,6 +193,10 @@ def test_dockerfile_has_both_targets_unprivileged_and_pinned():
         assert "\nUSER obscura\n" in stages[name]
         assert "HEALTHCHECK" in stages[name]
     assert "COPY --from=build-docs /app/service/site /app/service/site\n" in stages["api"]
+    server = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))["services"]["postgresql"]["image"]
+    client = re.search(r"postgresql-client-(\d+)", stages["api"])
+    assert client is not None, "`obscura backup` runs pg_dump"
+    assert server.startswith(f"postgres:{client[1]}."), "pg_dump must not be older than the server"
     assert "build-worker" not in stages["api"], "the api image takes nothing from the stage that holds torch"
     assert re.search(r"^ARG PYTHON_TAG=\d+\.\d+\.\d+-slim", text, flags=re.MULTILINE)
     assert ":latest" not in text
