@@ -14,6 +14,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CODE := obscura service workers models privacy benchmarks tests scripts alembic docs
 NOTEBOOK := docs/notebook.ipynb
+SITE := service/site/index.html
 
 # The first Python on the path that is at least 3.11 and can make virtual environments.
 # To choose: make setup PYTHON=/usr/bin/python3.12
@@ -86,7 +87,10 @@ lock: ## pin every dependency: constraints.txt, and with hashes deploy/requireme
 		pins="$$($(COMPILE) --generate-hashes --extra s3 --extra "$${image#*:}")"; \
 		printf '%s\n' $(RESOLVED) "$$pins" > "deploy/requirements-$${image%:*}.txt"; done
 
-serve: setup ## the service with its embedded worker, on http://127.0.0.1:8420
+$(SITE): | setup
+	@$(MAKE) --no-print-directory docs
+
+serve: setup $(SITE) ## the service with its embedded worker, on http://127.0.0.1:8420
 	@$(BIN)/obscura up
 
 worker: setup ## a Celery worker (one training at a time) beside a service with OBSCURA_MODE=celery

@@ -23,6 +23,7 @@ from fastapi.staticfiles import StaticFiles
 from jinja2.filters import do_mark_safe
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
 from obscura.wire.budgets import UNIT_WORDS
 from obscura.wire.schemas import minutes_between
@@ -32,6 +33,7 @@ from privacy.errors import PrivacyError
 from service import wording
 from service.api.problems import MEDIA_TYPE as PROBLEM
 from service.api.problems import SECURITY_HEADERS, STATUSES, TITLES, answer_error, problem_response
+from service.api.remedies import REMEDIES, meanings
 from service.errors import LedgerCorruption, ObscuraError, Unauthorized
 from service.jobs import kinds
 
@@ -163,11 +165,13 @@ def _templates() -> jinja2.Environment:
 class Documentation(StaticFiles):
     """The documentation site at `/docs`, built by `make docs`. It is public, and loads nothing from other sites.
 
-    Returns 404 for every path if the site was not built.
+    If the site was not built, every path gets a page that says how to build it, with status 404. The page of the
+    error reference then lists the codes.
     """
 
     def __init__(self, site: Path = SITE) -> None:
         super().__init__(directory=site, html=True, check_dir=False)
+        self._is_built = (site / "index.html").is_file()
         hashes = site / HASHES_FILE
         scripts = hashes.read_text("ascii").split() if hashes.is_file() else []
         allowed = " ".join(["script-src 'self'", *(f"'{each}'" for each in scripts)])
@@ -177,7 +181,17 @@ class Documentation(StaticFiles):
         self._headers = HEADERS | {"Content-Security-Policy": policy, "Cache-Control": "no-cache"}
 
     async def check_config(self) -> None:
-        """Accept a missing folder; every page is then 404."""
+        """Accept a missing folder."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        if self._is_built:
+            return await super().get_response(path, scope)
+        codes = meanings() if path == "reference/errors" else {}  # the page is generated, so it has no file
+        values = {"source": "" if codes else f"docs/{'index' if path == '.' else path}.md", "codes": codes}
+        values |= {"remedies": REMEDIES, "statuses": STATUSES, "titles": TITLES}
+        response = page(Request(scope), "documentation.html", status_code=404, **values)
+        response.headers.update(HEADERS)
+        return response
 
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
         response = super().file_response(*args, **kwargs)

@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # `make docs` writes them (docs/reference/generate.py), and checks the links to them.
 GENERATED = ("cli", "errors", "http-api", "ledger-findings", "python", "recipes", "settings")
+DOCS_LINK = re.compile(r"(/docs/[a-z/-]*)")  # in templates
 TOP_FOLDERS = (
     "obscura", "privacy", "models", "workers", "service", "alembic", "benchmarks", "tests", "docs", "scripts", "deploy",
 )  # fmt: skip
@@ -153,4 +154,18 @@ def test_browsers_keep_a_page_and_ask_whether_it_has_changed(tmp_path):
     assert first.headers["Cache-Control"] == "no-cache"
     again = client.get("/docs/", headers={"If-None-Match": first.headers["ETag"]})
     assert (again.status_code, again.content) == (304, b"")
-    assert client_of(tmp_path / "missing").get("/docs/index.html").status_code == 404
+
+
+def test_without_a_built_site_every_link_leads_to_its_source_or_to_the_error_codes(tmp_path):
+    client = client_of(tmp_path / "missing")
+    for link in {link for path in (ROOT / "service").rglob("*.html") for link in DOCS_LINK.findall(path.read_text())}:
+        answer = client.get(link)
+        assert answer.status_code == 404
+        assert "<code>make docs" in answer.text
+        source = "docs/index.md" if link == "/docs/" else f"{link.strip('/')}.md"
+        if source == "docs/reference/errors.md":
+            assert all(f'<dt id="{code}">' in answer.text for code in STATUSES)
+        else:
+            assert f"<code>{source}</code>" in answer.text
+            assert (ROOT / source).is_file()
+    assert "<b>" not in client.get("/docs/<b>x").text

@@ -60,6 +60,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "build"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
+    (source / "service/site/how-to").mkdir(parents=True, exist_ok=True)
+    (source / "service/site/how-to/page.html").write_text("as built by make docs", "utf-8")
     library, server = build(source / "obscura", place), build(source, place)
     shutil.rmtree(source)
     alone = ("--no-deps", "--no-compile", "--ignore-installed", library)
@@ -211,6 +213,10 @@ def test_migrations_come_with_the_wheel(run, place):
     with sqlite3.connect(place / "obscura.db") as database:
         (newest,) = database.execute("SELECT version_num FROM alembic_version").fetchone()
     assert newest == max(path.name[:4] for path in (ROOT / "alembic" / "versions").glob("0*.py"))
+
+
+def test_the_documentation_comes_with_the_wheel_if_it_was_built(place):
+    assert (site_packages(place / "server") / "service/site/how-to/page.html").is_file()
 
 
 def test_installed_packages_say_that_they_are_typed(place):
