@@ -91,6 +91,21 @@ def test_settings_exist(document, text):
         assert name in known, f"{document.name} names {name}"
 
 
+def test_the_table_of_statuses_has_every_error_code_with_its_status():
+    page = (ROOT / "docs" / "reference" / "api-conventions.md").read_text("utf-8").partition("| status | codes |")[2]
+    rows = [line.split("|")[1:3] for line in page.splitlines() if re.match(r"\| \d", line)]
+    shown = {code: set(map(int, statuses.split(","))) for statuses, codes in rows for code in re.findall(r"\w+", codes)}
+    assert shown.keys() == STATUSES.keys()
+    assert {code for code, status in STATUSES.items() if status not in shown[code]} == set()
+    assert {status for statuses in shown.values() for status in statuses} == {*STATUSES.values(), 400}
+
+
+def test_sentences_name_the_status_of_a_code_and_call_a_project_a_project(document, text):
+    for status, code in re.findall(r"\b([45]\d\d) `(\w+)`", text):
+        assert STATUSES[code] == int(status), f"{document.name}: {status} {code}"
+    assert document.parent.name == "research" or "department" not in text.lower()
+
+
 def test_nothing_is_promised_that_mathematics_does_not_give(text):
     assert not re.search(r"anonymous|anonymis|anonymiz|100 ?% private|completely private", text, flags=re.IGNORECASE)
 
