@@ -20,6 +20,8 @@ from benchmarks.runs import DELTA, MOMENTS, draw, tiled, trained
 from benchmarks.small_data import Folder, channels_first, cifar10, facts_of, fashion
 from privacy.accounting.gaussian import gaussian_epsilon
 from privacy.plans.moments import SEEN
+from privacy.plans.registry import RECIPES
+from scripts import images
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS, COLOURS = 2, 32  # images of a class; colours of a file
@@ -32,9 +34,9 @@ README_CLASSES, README_EPSILONS = (0, 1, 3, 5, 7, 8), (10.0, 3.0, 1.0)  # T-shir
 README_EACH, SCALE, GAP = 3, 2, 12
 
 
-def first_of_each(images: torch.Tensor, labels: torch.Tensor, classes: tuple[int, ...], each: int) -> torch.Tensor:
+def first_of_each(samples: torch.Tensor, labels: torch.Tensor, classes: tuple[int, ...], each: int) -> torch.Tensor:
     """Return the first images of each class, (classes, each, c, h, w)."""
-    return torch.stack([images[labels == label][:each] for label in classes])
+    return torch.stack([samples[labels == label][:each] for label in classes])
 
 
 def example(folder: Folder, classes: tuple[int, ...], band: str, q: float) -> Image.Image:
@@ -48,9 +50,9 @@ def example(folder: Folder, classes: tuple[int, ...], band: str, q: float) -> Im
     return Image.fromarray(shown if folder.colour else shown.squeeze(2)).quantize(COLOURS)
 
 
-def readme_block(images: torch.Tensor, labels: torch.Tensor) -> npt.NDArray[np.uint8]:
+def readme_block(samples: torch.Tensor, labels: torch.Tensor) -> npt.NDArray[np.uint8]:
     """Return one image (h, w) uint8 of grey images, one row per class."""
-    chosen = first_of_each(images, labels, README_CLASSES, README_EACH).flatten(0, 1)
+    chosen = first_of_each(samples, labels, README_CLASSES, README_EACH).flatten(0, 1)
     rows = torch.arange(len(README_CLASSES)).repeat_interleave(README_EACH)
     return tiled(chosen, rows, len(README_CLASSES)).squeeze(2).repeat(SCALE, 0).repeat(SCALE, 1)
 
@@ -67,8 +69,7 @@ def main() -> None:
         blocks.append(readme_block(*draw(generator, len(clothes.classes), README_EACH * len(clothes.classes), seed=0)))
     gap = np.full((len(blocks[0]), GAP), 255, np.uint8)
     parts = [part for each in blocks for part in (gap, each)][1:]
-    path = ROOT / "docs" / "images" / "real_and_synthetic.png"
-    Image.fromarray(np.concatenate(parts, axis=1)).save(path, optimize=True)
+    images.save(Image.fromarray(np.concatenate(parts, axis=1)), "real_and_synthetic.png", RECIPES["moments"].defaults)
 
 
 if __name__ == "__main__":

@@ -25,13 +25,18 @@ from playwright.sync_api import Browser, Page, sync_playwright
 import obscura
 from benchmarks.small_data import Folder, fashion
 from obscura.preparing.layouts.arrays import Arrays
+from scripts import images
 from service import dashboard
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 VIEWS: list[tuple[int, Literal["light", "dark"]]] = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
 HEIGHT_MAX = 2400  # pixels of a page that are shown
 SCALE = 0.5
-TUTORIAL = {"plan": 880, "release": 880}  # heights in pixels
+TUTORIAL, TUTORIAL_HEIGHT = ("plan", "release"), 880
+# The texts without digits, which do not depend on the data, of menus, headings, labels and paragraphs.
+WORDS = """height => [...document.querySelectorAll("nav a, h1, h2, label, p")]
+    .filter(each => each.checkVisibility() && each.getBoundingClientRect().bottom <= height)
+    .map(each => each.textContent.trim().replace(/\\s+/g, " ")).filter(text => text && !/\\d/.test(text))"""
 PATIENCE_MS = 180_000
 TRAINED, EVALUATED = 12_000, 2000  # images
 
@@ -103,7 +108,8 @@ def shoot(page: Page, name: str, path: str) -> list[str]:
         shown = whole.crop((0, 0, width, min(whole.height, HEIGHT_MAX)))
         shots.append(shown.resize((round(width * SCALE), round(shown.height * SCALE)), Image.Resampling.LANCZOS))
         if name in TUTORIAL and (width, scheme) == VIEWS[0]:
-            whole.crop((0, 0, width, TUTORIAL[name])).quantize(192).save(DOCS / "images" / f"{name}.png", optimize=True)
+            shown_words = page.evaluate(WORDS, TUTORIAL_HEIGHT)
+            images.save(whole.crop((0, 0, width, TUTORIAL_HEIGHT)).quantize(192), f"{name}.png", shown_words)
     sheet = Image.new("RGB", (sum(shot.width for shot in shots), max(shot.height for shot in shots)), "white")
     left = 0
     for shot in shots:
@@ -134,6 +140,8 @@ def main() -> int:
                 shown = page if stranger is None else stranger.new_page(base_url=url)
                 broken += shoot(shown, name, path)
                 taken.append(name)
+            if only == name:
+                break
         browser.close()
     if only is None:
         lines = [f"## {name}\n\n![{name}](../images/pages/{name}.webp)\n" for name in taken]

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import importlib.util
+import json
 import re
 import shlex
 from pathlib import Path
@@ -11,9 +12,11 @@ import pytest
 from fastapi import FastAPI
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
+from PIL import Image
 from starlette.testclient import TestClient
 
 from privacy.plans.registry import RECIPES
+from scripts import images
 from service.api.problems import STATUSES
 from service.audit.findings import FindingCode
 from service.dashboard.pages import Documentation
@@ -57,6 +60,20 @@ def test_links_and_pictures_lead_somewhere(document, text):
             headings = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
             anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
             assert anchor in anchors, f"{document.name} points to {target}"
+
+
+def test_each_image_of_the_guides_has_a_script_that_draws_it():
+    guides = {path for path in DOCUMENTS if path.parent.name != "research"}
+    shown = {name for path in guides for name in re.findall(r"!\[.*?\]\((?:\S*/)?([^/\s]+)\)", path.read_text("utf-8"))}
+    assert shown == images.SCRIPTS.keys()
+    for script in images.SCRIPTS.values():
+        assert importlib.util.find_spec(script.split()[0]) is not None
+
+
+def test_the_image_of_the_readme_was_drawn_with_the_defaults_of_today():
+    name = "real_and_synthetic.png"
+    mend = f"run python -m {images.SCRIPTS[name]}"
+    assert json.loads(Image.open(images.FOLDER / name).text["shows"]) == RECIPES["moments"].defaults, mend
 
 
 def test_files_in_backticks_modules_of_commands_and_make_targets_exist(document, text):

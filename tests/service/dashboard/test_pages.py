@@ -7,10 +7,12 @@ from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
+from PIL import Image
 from sqlalchemy.orm import Session
 
 from obscura.wire import wording
 from obscura.wire.words import EarlyEnd, HoldState, JobState
+from scripts import images
 from service import ledger
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
@@ -400,3 +402,18 @@ def test_only_admins_of_the_installation_see_that_a_disk_is_short(make_site, ope
         for path in ("/", "/jobs", "/datasets", "/releases", "/train"):
             assert note not in others.get(path).text
     assert note not in make_site(dashboard_public=True).signed_in("admin").get("/").text
+
+
+@pytest.mark.parametrize("name", ["plan", "release"])
+def test_the_images_of_the_tutorial_show_the_words_of_today(name, site, open_account, declare_dataset):
+    """Their files have the texts of the menus, headings, labels and paragraphs that they show."""
+    account = open_account(site.factory)
+    dataset = declare_dataset(site.factory, account_id=account, records_declared=12_000, classes=[*"abcdefghij"])
+    release = site.add_release(site.add_job(account, dataset, epsilon=1.0, state="succeeded"), stored=10)
+    address = {"plan": f"/train?dataset={dataset}&recipe=moments&epsilon=1", "release": f"/releases/{release}"}[name]
+    html = site.signed_in("admin", "data", "train", "read", "audit").get(address).text
+    shown = json.loads(Image.open(images.FOLDER / f"{name}.png").text["shows"])
+    mend = f"run python -m {images.SCRIPTS[f'{name}.png']}"
+    assert [text for text in shown if text not in words_of(html)] == [], mend
+    menus = "".join(re.findall(r"<nav.*?</nav>", html, flags=re.DOTALL))
+    assert set(re.findall(r">([^<>]+)</a>", menus)) <= set(shown), mend
