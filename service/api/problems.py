@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
+from inspect import getdoc
 from types import MappingProxyType
 from typing import Any, ClassVar, get_args
 
@@ -139,6 +140,15 @@ class RangeNotSatisfiable(ObscuraError):
     def __init__(self, size: int) -> None:
         self.headers = {"Content-Range": f"bytes */{size}"}
         super().__init__(f"The content has {size} bytes; request a range within them.", size=size)
+
+
+def meanings() -> dict[str, str]:
+    """Return the meaning of each error code, from the docstring of its class; empty if the code has no class."""
+    classes = ObscuraError.__subclasses__()
+    for each in classes:
+        classes += each.__subclasses__()
+    docs = {each.code: getdoc(each) or "" for each in classes if "code" in vars(each)}
+    return {code: docs.get(code, "").split("\n\n")[0].replace("\n", " ") for code in sorted(STATUSES)}
 
 
 def install(app: FastAPI) -> None:

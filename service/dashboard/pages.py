@@ -32,8 +32,7 @@ from obscura.wire.words import Outcome
 from privacy.errors import PrivacyError
 from service import wording
 from service.api.problems import MEDIA_TYPE as PROBLEM
-from service.api.problems import SECURITY_HEADERS, STATUSES, TITLES, answer_error, problem_response
-from service.api.remedies import REMEDIES, meanings
+from service.api.problems import SECURITY_HEADERS, STATUSES, TITLES, answer_error, meanings, problem_response
 from service.errors import LedgerCorruption, ObscuraError, Unauthorized
 from service.jobs import kinds
 
@@ -188,8 +187,7 @@ class Documentation(StaticFiles):
             return await super().get_response(path, scope)
         codes = meanings() if path == "reference/errors" else {}  # the page is generated, so it has no file
         values = {"source": "" if codes else f"docs/{'index' if path == '.' else path}.md", "codes": codes}
-        values |= {"remedies": REMEDIES, "statuses": STATUSES, "titles": TITLES}
-        response = page(Request(scope), "documentation.html", status_code=404, **values)
+        response = page(Request(scope), "documentation.html", status_code=404, titles=TITLES, **values)
         response.headers.update(HEADERS)
         return response
 

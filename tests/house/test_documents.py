@@ -27,7 +27,7 @@ from tests.commands import command_of
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # `make docs` writes them (docs/reference/generate.py), and checks the links to them.
-GENERATED = ("cli", "errors", "http-api", "ledger-findings", "python", "recipes", "settings")
+GENERATED = ("cli", "errors", "http-api", "ledger-findings", "recipes", "settings")
 DOCS_LINK = re.compile(r"(/docs/[a-z/-]*)")  # in templates
 TOP_FOLDERS = (
     "obscura", "privacy", "models", "workers", "service", "alembic", "benchmarks", "tests", "docs", "scripts", "deploy",
@@ -41,10 +41,7 @@ def document(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def text(document: Path) -> str:
-    text = document.read_text(encoding="utf-8")
-    if document.name == "removed.md":  # its first column names features that no longer exist
-        text = "\n".join(line.split(" | ", 1)[-1] for line in text.splitlines())
-    return text
+    return document.read_text(encoding="utf-8")
 
 
 def test_links_and_pictures_lead_somewhere(document, text):
