@@ -59,6 +59,14 @@ def test_links_and_pictures_lead_somewhere(document, text):
             assert anchor in anchors, f"{document.name} points to {target}"
 
 
+def test_the_tutorial_quotes_labels_of_the_dashboard():
+    sources = [path.read_text("utf-8") for path in (ROOT / "service").rglob("*.*") if path.suffix in (".html", ".js", ".py")]
+    tutorial = (ROOT / "docs" / "tutorials" / "browser.md").read_text("utf-8")
+    labels = re.findall(r"(?<![*\w])\*([A-Z][\w ,]+?)(?: \d+)?\*", tutorial)  # without numbers at the end
+    assert len(labels) > 10
+    assert [label for label in labels if not any(label in source for source in sources)] == []
+
+
 def test_each_image_of_the_guides_has_a_script_that_draws_it():
     guides = {path for path in DOCUMENTS if path.parent.name != "research"}
     shown = {name for path in guides for name in re.findall(r"!\[.*?\]\((?:\S*/)?([^/\s]+)\)", path.read_text("utf-8"))}
