@@ -25,7 +25,6 @@ def migrate(connection: Connection) -> None:
     context.configure(
         connection=connection,
         target_metadata=Base.metadata,
-        compare_type=True,
         compare_server_default=True,
         render_as_batch=sqlite,
         render_item=render_item,
@@ -37,16 +36,12 @@ def migrate(connection: Connection) -> None:
         context.run_migrations()
 
 
-def run() -> None:
-    if context.is_offline_mode():
-        raise SystemExit("--sql is not supported: run the migration on an empty database instead")
-    url: str | None = context.config.attributes.get("url")  # None from the `alembic` command
-    engine = make_engine(url or Settings().database_url, pool_size=1)
-    try:
-        with engine.connect() as connection:
-            migrate(connection)
-    finally:
-        engine.dispose()
-
-
-run()
+if context.is_offline_mode():
+    raise SystemExit("--sql is not supported: run the migration on an empty database instead")
+# The `alembic` command gives no address.
+engine = make_engine(context.config.attributes.get("url") or Settings().database_url, pool_size=1)
+try:
+    with engine.connect() as connection:
+        migrate(connection)
+finally:
+    engine.dispose()

@@ -13,7 +13,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
@@ -97,10 +96,7 @@ def main() -> None:
     shown: list[str] = []
     for act in (run_command, run_program, run_scans):
         with tempfile.TemporaryDirectory() as name:
-            began = time.monotonic()
             shown.append(act(Path(name)))
-            seconds = time.monotonic() - began
-        sys.stdout.write(f"{act.__name__}: {seconds:.0f} s, including writing the images\n")
     texts = iter(shown)
     for page in (PAGE, SCANS_PAGE):
         page.write_text(SHOWN.sub(lambda _: next(texts), page.read_text("utf-8")), "utf-8")

@@ -20,13 +20,14 @@ from typing import Literal
 
 from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 import obscura
 from benchmarks.small_data import Folder, fashion
 from obscura.preparing.layouts.arrays import Arrays
 from scripts import images
 from service import dashboard
+from tests.browser import PATIENCE_MS, chromium, sign_in
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 VIEWS: list[tuple[int, Literal["light", "dark"]]] = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
@@ -37,7 +38,6 @@ TUTORIAL, TUTORIAL_HEIGHT = ("plan", "release"), 880
 WORDS = """height => [...document.querySelectorAll("nav a, h1, h2, label, p")]
     .filter(each => each.checkVisibility() && each.getBoundingClientRect().bottom <= height)
     .map(each => each.textContent.trim().replace(/\\s+/g, " ")).filter(text => text && !/\\d/.test(text))"""
-PATIENCE_MS = 180_000
 TRAINED, EVALUATED = 12_000, 2000  # images
 
 
@@ -126,15 +126,11 @@ def main() -> int:
     only = parser.parse_args().only
     os.environ["OBSCURA_AUDIT_LOG"] = "on"
     taken, broken = [], []
-    with tempfile.TemporaryDirectory() as folder, obscura.local(folder) as service, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        url, token = service.service.url, service.service.token
+    with tempfile.TemporaryDirectory() as folder, obscura.local(folder) as service, chromium() as browser:
+        url = service.service.url
         page = browser.new_page(base_url=url)
         page.set_default_timeout(PATIENCE_MS)
-        page.goto("/login")
-        page.fill("#key", token)
-        page.click("main button[type=submit]")
-        page.wait_for_url("**/")
+        sign_in(page, service.service.token)
         for name, path, stranger in pages(service, browser):
             if only in (None, name):
                 shown = page if stranger is None else stranger.new_page(base_url=url)
@@ -142,7 +138,6 @@ def main() -> int:
                 taken.append(name)
             if only == name:
                 break
-        browser.close()
     if only is None:
         lines = [f"## {name}\n\n![{name}](../images/pages/{name}.webp)\n" for name in taken]
         (DOCS / "research" / "pages.md").write_text("\n".join([_HEAD, *lines]))

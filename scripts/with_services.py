@@ -74,16 +74,6 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def postgresql_binaries() -> Path | None:
-    """Return the newest folder with initdb and pg_ctl, from PATH or Debian's location."""
-    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name), reverse=True)
-    found = shutil.which("initdb")
-    for folder in [*([Path(found).resolve().parent] if found else []), *debian]:
-        if (folder / "initdb").exists() and (folder / "pg_ctl").exists():
-            return folder
-    return None
-
-
 class PostgresServer:
     """A new cluster in a folder, initially stopped. Committed data survives `stop`.
 
@@ -92,14 +82,17 @@ class PostgresServer:
     """
 
     def __init__(self, folder: Path, *options: str) -> None:
-        found = postgresql_binaries()
+        debian = sorted(
+            Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name), reverse=True
+        )
+        found = shutil.which("initdb", path=os.pathsep.join([os.environ["PATH"], *map(str, debian)]))
         # PostgreSQL refuses to run as root; Debian's package has a user for it.
         self._as_user = [] if os.geteuid() else ["runuser", "-u", "postgres", "--"]
         if found is None or (self._as_user and shutil.which("runuser") is None):
             raise FileNotFoundError("PostgreSQL's initdb and pg_ctl are not installed")
         if self._as_user:
             shutil.chown(folder, user="postgres")
-        self._binaries, self._folder, port = found, folder, free_port()
+        self._binaries, self._folder, port = Path(found).resolve().parent, folder, free_port()
         self._options = " ".join((f"-p {port} -k {folder} -c listen_addresses=127.0.0.1", *options))
         self.url = f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres"
         self._run("initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
@@ -180,17 +173,6 @@ def private_redis() -> contextlib.AbstractContextManager[str | None]:
     return private(RedisServer, RedisServer.start)
 
 
-@contextlib.contextmanager
-def folder_in_memory() -> Iterator[str | None]:
-    """Create a folder in memory for the block; yield None if there is no room."""
-    if not MEMORY.is_mount() or shutil.disk_usage(MEMORY).free < MEMORY_BYTES_MIN:
-        yield None
-        return
-    with tempfile.TemporaryDirectory(prefix="obscura-", dir=MEMORY) as folder:
-        os.chmod(folder, 0o711)  # PostgreSQL's user must reach its own folder below
-        yield folder
-
-
 def main(command: list[str]) -> int:
     if not command:
         sys.stderr.write(__doc__ or "")
@@ -208,24 +190,24 @@ def main(command: list[str]) -> int:
             ("S3", S3_VARIABLE, "", s3_answers, s3),
         ):
             given = environment.get(variable)
-            if given and answers(given):
-                say(f"{name} answers at the address in {variable}")
+            where = f"at the address in {variable}" if given else "on its usual port"
+            known = given or usual
+            if known and answers(known):
+                environment[variable] = known
+                say(f"{name} answers {where}")
                 continue
             if given:
-                say(f"{name} does not answer at the address in {variable}")
+                say(f"{name} does not answer {where}")
                 return 1
-            if usual and answers(usual):
-                environment[variable] = usual
-                say(f"{name} answers on its usual port")
-                continue
             url = stack.enter_context(start())
             if url is None:
                 say(f"no {name}: tests that need it are skipped")
             else:
                 environment[variable] = url
                 say(f"{name} started for this run")
-        folder = None if "TMPDIR" in environment else stack.enter_context(folder_in_memory())
-        if folder is not None:
+        if "TMPDIR" not in environment and MEMORY.is_mount() and shutil.disk_usage(MEMORY).free > MEMORY_BYTES_MIN:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="obscura-", dir=MEMORY))
+            os.chmod(folder, 0o711)  # PostgreSQL's user must reach its own folder below
             environment["TMPDIR"] = folder
             say("temporary files are kept in memory")
         if shutil.which("chromium") is None and shutil.which("chromium-browser") is None:

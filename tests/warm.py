@@ -37,7 +37,7 @@ MAINS = (
     "tests.service.ledger.hammer_worker",
     "tests.workers.tiny_runner",
     "tests.workers.recipes.training_ranks",
-    "scripts.api_process",
+    "tests.service.api.api_process",
 )
 _MORE = (  # what is imported by what a process does first; optimisers import the last one, which takes a second
     *("uvicorn", "uvicorn.lifespan.on", "uvicorn.loops.asyncio", "anyio._backends._asyncio", "sqlite3"),

@@ -134,7 +134,7 @@ def on_post_build(config: MkDocsConfig) -> None:
 def _imports(diagram: str) -> str:
     names = dict(re.findall(r'(\w+)\["([^"]+)"\]', diagram))
     arrows: dict[str, list[str]] = {}
-    for start, end in re.findall(r"^ *(\w+) --> (\w+)$", diagram, flags=re.MULTILINE):
+    for start, end in re.findall(r"^ *(\w+) *--> *(\w+)$", diagram, flags=re.MULTILINE):
         arrows.setdefault(names[start], []).append(f"`{names[end]}`")
     return _table(["module", "imports"], [[f"`{start}`", ", ".join(ends)] for start, ends in arrows.items()])
 
@@ -144,9 +144,8 @@ def cli() -> str:
     lines = ["# Command line reference", "", "Run `obscura COMMAND --help` for the same text."]
     for path, command in _commands(typer.main.get_command(app), "obscura"):
         lines += ["", f"## `{path}`", "", (command.help or "").split("\b")[0].strip()]
-        rows = [
-            [_usage(each), _cell(getattr(each, "help", "") or "")] for each in command.params if each.name != "help"
-        ]
+        given = [each for each in command.params if each.name != "help"]
+        rows = [[_usage(each), _cell(getattr(each, "help", "") or "")] for each in given]
         lines += ["", _table(["argument or option", "meaning"], rows)] if rows else []
     return "\n".join(lines)
 
@@ -168,11 +167,7 @@ def _usage(parameter: Any) -> str:
 def http() -> str:
     """Return every operation by resource, with its scope."""
     document = create_app(Settings()).openapi()
-    lines = [
-        "# HTTP reference",
-        "",
-        "`/reference` of a running service shows every field and lets you try each operation.",
-    ]
+    lines = ["# HTTP reference\n\n`/reference` of a running service shows every field and lets you try each operation."]
     by_tag: dict[str, list[list[str]]] = {}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
@@ -187,22 +182,15 @@ def http() -> str:
 def recipes() -> str:
     """Return every recipe with its options. The shared options of private steps are listed once."""
     stepping = [each for each in RECIPES.values() if issubclass(each.config, StepsConfig)]
-    rows = [
-        [
-            f"`{each.name}`",
-            each.releases,
-            _codes(each.presets) or "none",
-            ", ".join(f"{unit}s" for unit in sorted(each.units)),
-        ]
-        for each in RECIPES.values()
-    ]
+    rows = []
+    for recipe in RECIPES.values():
+        units = ", ".join(f"{unit}s" for unit in sorted(recipe.units))
+        rows.append([f"`{recipe.name}`", recipe.releases, _codes(recipe.presets) or "none", units])
     lines = [
-        "# Recipe reference",
-        "",
-        "`obscura recipes NAME` and `GET /v1/recipes` report the same. `*`: the default follows from the",
+        "# Recipe reference\n\n`obscura recipes NAME` and `GET /v1/recipes` report the same. `*`: the default follows "
+        "from the declaration and the budget ([how the recipes work](../explanation/recipes.md)).\n",
+        _table(["recipe", "releases", "presets", "units"], rows),
     ]
-    lines += ["declaration and the budget ([how the recipes work](../explanation/recipes.md)).", ""]
-    lines += [_table(["recipe", "releases", "presets", "units"], rows)]
     for recipe in RECIPES.values():
         shared = StepsConfig.model_fields if recipe in stepping else {}
         own = [name for name in recipe.config.model_fields if name not in shared]
@@ -236,14 +224,10 @@ def settings() -> str:
     rows = []
     for name, field in Settings.model_fields.items():
         default = field.get_default(call_default_factory=True)
-        shown = (
-            json.dumps(default, default=str).strip('"')
-            if default not in ("", None, {}) and "secret" not in name
-            else "none"
-        )
-        rows.append(
-            [f"`OBSCURA_{name.upper()}`", f"`{shown}`" if shown != "none" else shown, _cell(field.description or "")]
-        )
+        has_default = default not in ("", None, {}) and "secret" not in name
+        shown = json.dumps(default, default=str).strip('"')
+        row = [f"`OBSCURA_{name.upper()}`", f"`{shown}`" if has_default else "none", _cell(field.description or "")]
+        rows.append(row)
     return "# Settings reference\n\nSettings are environment variables of API processes and workers.\n\n" + _table(
         ["variable", "default", "meaning"], rows
     )
@@ -251,11 +235,8 @@ def settings() -> str:
 
 def errors() -> str:
     """Return every error code with its status and meaning."""
-    lines = [
-        "# Error reference",
-        "",
-        "Every error is a problem document with a `code`; see [API conventions](api-conventions.md#errors).",
-    ]
+    about = "Every error is a problem document with a `code`; see [API conventions](api-conventions.md#errors)."
+    lines = [f"# Error reference\n\n{about}"]
     for code, meaning in meanings().items():
         lines += ["", f"## `{code}` {{#{code}}}", "", f"**{STATUSES[code]} {TITLES[code]}.** {meaning}"]
         lines += ["", f"*Remedy.* {REMEDIES[code]}"]

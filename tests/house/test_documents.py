@@ -60,7 +60,9 @@ def test_links_and_pictures_lead_somewhere(document, text):
 
 
 def test_the_tutorial_quotes_labels_of_the_dashboard():
-    sources = [path.read_text("utf-8") for path in (ROOT / "service").rglob("*.*") if path.suffix in (".html", ".js", ".py")]
+    sources = [
+        path.read_text("utf-8") for path in (ROOT / "service").rglob("*.*") if path.suffix in (".html", ".js", ".py")
+    ]
     tutorial = (ROOT / "docs" / "tutorials" / "browser.md").read_text("utf-8")
     labels = re.findall(r"(?<![*\w])\*([A-Z][\w ,]+?)(?: \d+)?\*", tutorial)  # without numbers at the end
     assert len(labels) > 10
@@ -182,6 +184,8 @@ def test_every_page_is_built_and_allows_its_own_scripts_alone(site):
     errors = client.get("/docs/reference/errors/")
     assert all(f'id="{code}"' in errors.text for code in STATUSES)
     assert client.get("/docs/../pyproject.toml").status_code == 404
+    imports = client.get("/docs/contribute/architecture/").text  # a table in place of a diagram
+    assert re.search(r"<td><code>obscura/cli</code></td>\s*<td><code>obscura/client</code></td>", imports)
 
 
 def test_browsers_keep_a_page_and_ask_whether_it_has_changed(tmp_path):

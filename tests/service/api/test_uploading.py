@@ -184,7 +184,7 @@ class ApiProcess:
         settings = {"DATA_DIR": str(data_dir), "DATABASE_URL": database_url, "MODE": "celery"}
         settings |= {"LEASE_SECONDS": str(LEASE_SECONDS), "HEARTBEAT_SECONDS": "0.5"}
         environment = os.environ | {f"OBSCURA_{name}": value for name, value in settings.items()}
-        command = [python, "-m", "scripts.api_process"]
+        command = [python, "-m", "tests.service.api.api_process"]
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
         self.process = subprocess.Popen(command, env=environment, **pipes)
         assert self.process.stdout is not None

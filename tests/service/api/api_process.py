@@ -1,4 +1,4 @@
-"""Run a separate web process, for tests and benchmarks, on a port that the kernel chooses.
+"""Run a separate web process on a port that the kernel chooses.
 
 It prints the port and serves until it is killed. It runs no jobs.
 """
