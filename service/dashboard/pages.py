@@ -186,8 +186,10 @@ class Documentation(StaticFiles):
         if self._is_built:
             return await super().get_response(path, scope)
         codes = meanings() if path == "reference/errors" else {}  # the page is generated, so it has no file
-        values = {"source": "" if codes else f"docs/{'index' if path == '.' else path}.md", "codes": codes}
-        response = page(Request(scope), "documentation.html", status_code=404, titles=TITLES, **values)
+        source = "" if codes else f"docs/{'index' if path == '.' else path}.md"
+        response = page(
+            Request(scope), "documentation.html", status_code=404, source=source, codes=codes, titles=TITLES
+        )
         response.headers.update(HEADERS)
         return response
 
