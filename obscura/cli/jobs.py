@@ -84,12 +84,15 @@ def plan(
     preview: Annotated[bool, typer.Option(TRY_FIRST, help="Try it on public images first, at no cost.")] = False,
     stand_in: Annotated[str | None, typer.Option(metavar="DATASET", help="Name or id of the public dataset.")] = None,
     image: Annotated[Path, typer.Option(help="File for the preview's image.")] = IMAGE,
+    expected: Annotated[
+        int | None, typer.Option(min=1, help="Images (or subjects) you expect, for the forecast alone; not stored.")
+    ] = None,
 ) -> None:
     """Show the stages and the cost of a training. Reads no data and spends nothing."""
     options = recipe_options(option, preset, class_fractions)
     previewed = preview or stand_in is not None
     if not (previewed and output.as_json):
-        made = client.plan(dataset, recipe=recipe, epsilon=epsilon, options=options)
+        made = client.plan(dataset, recipe=recipe, epsilon=epsilon, options=options, expected_units=expected)
         show_plan(output, made, client.transport.base_url)
     if previewed:
         public = client.datasets.get(stand_in).id if stand_in else None
@@ -205,7 +208,7 @@ def show_plan(output: Output, made: PlanRecord, service_url: str = "") -> None:
         for stage in made.stages
     ]
     output.rows(stages, ("stage", "releases", "noise=noise_multiplier", "share of cost=cost_nano"), "stages")
-    for note in dict.fromkeys((*made.expectation.summary, *made.notes)):
+    for note in (*made.expectation.summary, *made.notes):
         output.text(note)
     if (example := made.expectation.example) is not None:
         output.notice(f"An example of this detail: {service_url}{example}")

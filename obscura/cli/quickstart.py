@@ -117,7 +117,7 @@ class Onboarding:
         )
         summary, example = plan.expectation.summary, plan.expectation.example
         images = [] if example is None else [f"An example of this detail: {self.client.transport.base_url}{example}"]
-        for note in dict.fromkeys((*summary, *images, *plan.notes)):
+        for note in (*summary, *images, *plan.notes, *fewer_here(self.package, dataset, plan)):
             self.output.notice(note)
         if account.unit == "record":
             for note in drowned_here(self.package.private_counts, plan.facts.get("smallest_visible_class")):
@@ -162,6 +162,23 @@ class Onboarding:
         more = f"{self.later} download {release.id} --count 10000 --out more.zip"
         self.output.notice(f"To generate more images, for free: {more}")
         return sample
+
+
+def fewer_here(package: Package, dataset: Dataset, plan: PlanRecord) -> Iterator[str]:
+    """Yield a warning, for the owner alone, if fewer units than the limit give less detail than the forecast.
+
+    The detail follows from the number of units times mu, so a share of the units is worth its square of the cost.
+    """
+    units, limit, unit = package.private_records, dataset.records_declared, "images"
+    if package.private_subjects is not None and dataset.subjects_declared is not None:
+        units, limit, unit = package.private_subjects, dataset.subjects_declared, "subjects"
+    worth_nano = plan.cost_nano * (units / limit) ** 2
+    reached = [point.band for point in plan.expectation.curve if point.cost_nano <= worth_nano]
+    if reached and reached[-1] not in (None, plan.expectation.band):
+        yield (
+            f"Stays here: you have {units:,} {unit}, and the forecast assumes {limit:,}. Expect less detail: at best "
+            f"{reached[-1]}. A lower limit gives better images."
+        )
 
 
 def drowned_here(private_counts: Mapping[str, int], shown_from: int | None) -> Iterator[str]:

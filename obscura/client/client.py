@@ -104,13 +104,22 @@ class Client:
             self.transport.sleep(READY_POLL_SECONDS)
 
     def plan(
-        self, dataset_id: str, *, epsilon: float, recipe: str = RECIPE_USUAL, options: dict[str, Any] | None = None
+        self,
+        dataset_id: str,
+        *,
+        epsilon: float,
+        recipe: str = RECIPE_USUAL,
+        options: dict[str, Any] | None = None,
+        expected_units: int | None = None,
     ) -> Plan:
         """Return the stages and the cost of a training. Reads no data, and costs nothing.
+
+        The forecast assumes `expected_units` images, or subjects if the account protects them; by default, the limit.
 
         Example: `service.plan(dataset.id, epsilon=1).cost_epsilon`
         """
         body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
+        body["expected_units"] = expected_units
         return self.transport.post(Plan, "/v1/plans", body, repeatable=True)
 
     def preview(

@@ -101,7 +101,7 @@ class Plan(Displayed, job_schemas.PlanRecord):
         facts = {"cost": f"costs {cost} of {left} left"}
         facts["left after"] = f"epsilon {after} left after it" if budget.affordable else "not affordable"
         facts |= {"guarantee": f"{cost}, delta {self.delta:g}", "hides": UNIT_WORDS.get(self.unit, self.unit)}
-        return facts | {"notes": " ".join(dict.fromkeys((*self.expectation.summary, *self.notes)))}
+        return facts | {"notes": " ".join((*self.expectation.summary, *self.notes))}
 
     def _picture(self) -> str:
         return bar(job=self.cost_nano / max(self.budget.left_nano, self.cost_nano, 1))

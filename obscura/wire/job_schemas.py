@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 
 from obscura.wire.budgets import Unit
 from obscura.wire.schemas import (
+    RECORDS_MAX,
     AccountId,
     ApiRecord,
     ApiRequest,
@@ -38,8 +39,8 @@ RECIPE_USUAL = "moments"  # the first of `privacy.plans.registry`, which recomme
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
 
 
-class PlanRequest(ApiRequest):
-    """Request the plan and cost of a training. Reads no data."""
+class TrainingRequest(ApiRequest):
+    """A training: its dataset, recipe, budget and options."""
 
     dataset_id: Identifier = Field(description="Id of the dataset with the labelled images.")
     recipe: Text = Field(RECIPE_USUAL, description="Name of the recipe; `GET /v1/recipes` lists all.")
@@ -47,7 +48,19 @@ class PlanRequest(ApiRequest):
     options: Options = Field(default_factory=dict)
 
 
-class PreviewRequest(PlanRequest):
+class PlanRequest(TrainingRequest):
+    """Request the plan and cost of a training. Reads no data."""
+
+    expected_units: int | None = Field(
+        default=None,
+        ge=1,
+        le=RECORDS_MAX,
+        description="Records (or subjects, if the account protects them) that you expect, for the forecast alone; not "
+        "stored. By default, as many as the dataset's limit.",
+    )
+
+
+class PreviewRequest(TrainingRequest):
     """Request a preview of a plan on public images. Reserves nothing and reads no private data."""
 
     stand_in_dataset_id: Identifier | None = Field(
@@ -58,7 +71,7 @@ class PreviewRequest(PlanRequest):
     )
 
 
-class JobRequest(PlanRequest):
+class JobRequest(TrainingRequest):
     """Request a training; its cost is reserved on the account at once."""
 
     evaluation_dataset_id: Identifier | None = Field(default=None, description="Public dataset to evaluate on.")
@@ -111,7 +124,7 @@ class Expectation(ApiRecord):
     recognisable: bool | None = Field(description="True if most objects are recognisable; null if unknown.")
     accuracy: tuple[float, float] | None = Field(
         description="Accuracy, on real images, of a small CNN that learned synthetic images: the lowest and highest "
-        "of published measurements on public sets with as many images per class. For a classifier, its own accuracy. "
+        "of published measurements on public sets with about as many images per class. For a classifier, its own. "
         "Null if nothing comparable was measured."
     )
     summary: list[str] = Field(

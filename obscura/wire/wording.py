@@ -44,8 +44,8 @@ def visible(text: str, *, lines: bool = False) -> str:
     )
 
 
-def show_epsilon(epsilon: float, *, up: bool) -> str:
-    """Format an epsilon >= 0 with three significant digits, rounded up (spent) or down (remaining)."""
+def show_epsilon(epsilon: float, *, up: bool | None) -> str:
+    """Format an epsilon >= 0 with three significant digits, rounded up (spent), down (remaining) or to nearest."""
     if epsilon <= 0:
         return "0"
     digits = 2 - math.floor(math.log10(epsilon))
@@ -188,6 +188,7 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "bytes": show_bytes,
     "chance": show_delta,
     "duration": show_duration,
+    "epsilon": partial(show_epsilon, up=None),
     "left": partial(show_epsilon, up=False),
     "moment": show_time,
     "number": show_number,

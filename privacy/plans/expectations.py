@@ -12,15 +12,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from obscura.wire.job_schemas import Expectation, ExpectedPoint
 from obscura.wire.wording import show_epsilon, show_percent
 from privacy.accounting.filter import NANO, Filter
 from privacy.accounting.gaussian import gaussian_mu
+from privacy.errors import InvalidParameter
 from privacy.plans.moments import SEEN
 from privacy.plans.plan import Plan, PublicFacts, mu_of
 from privacy.plans.registry import RECIPES
-from privacy.plans.warm_start import signal
+
+Array = npt.NDArray[np.float64]
 
 CURVE_POINTS = 12
 RECOGNISABLE = ("shapes", "detail")
@@ -44,46 +47,83 @@ MEASURED: Sequence[tuple[str, str, int, int, int, Mapping[float, float]]] = (
 
 
 def expect(
-    plan: Plan, options: Mapping[str, Any], privacy_filter: Filter, facts: PublicFacts, left_nano: int
+    plan: Plan,
+    options: Mapping[str, Any],
+    privacy_filter: Filter,
+    facts: PublicFacts,
+    left_nano: int,
+    expected_units: int | None = None,
 ) -> Expectation:
     """Return what to expect of a plan, and along the account's remaining `left_nano`.
 
     Args:
         plan: built from `options` and `facts`.
+        expected_units: number of units that the owner expects and states; None: as many as declared.
+
+    Raises:
+        InvalidParameter: more units are expected than declared.
     """
-    bands, recipe = RECIPES[plan.recipe].bands(options, facts), plan.recipe
-    q = signal(facts, mu_of(plan.budget_nano))
+    limit, recipe = facts.units_declared, plan.recipe
+    if expected_units is not None and expected_units > limit:
+        why = f"the dataset's limit is {limit:,} {facts.unit}s: expect at most as many, or declare a higher limit"
+        raise InvalidParameter("expected_units", expected_units, why)
+    units = expected_units or limit
+    each = units / len(facts.classes)
+    bands = RECIPES[recipe].bands(options, facts, each)
+    measured, harder = _references(recipe, facts, each)
+    known_from = max((_LESS_SIGNAL * signals[0] for signals, _ in measured.values()), default=math.inf)
+    if 2 * units < limit:  # options follow from the limit, and measurements used options for their number of units
+        known_from = math.inf
 
-    def band_at(of_part: float) -> str | None:
-        return next((name for name in reversed(tuple(bands)) if bands[name] <= of_part), None)
+    def band_at(q: float) -> str | None:
+        return next((name for name in reversed(tuple(bands)) if bands[name] <= q), None)
 
-    def needed_nano(of_band: str) -> int:
-        return math.ceil((bands[of_band] / facts.units_per_class) ** 2 * NANO)
+    def accuracy_at(q: float) -> tuple[float, float] | None:
+        if q < known_from or band_at(q) == "noise":
+            return None
+        found = [float(np.interp(math.log(q), np.log(signals), best)) for signals, best in measured.values()]
+        return round(min(found), 3), round(max(found), 3)
 
-    band, following = band_at(q), next((name for name, least in bands.items() if least > q), None)
-    epsilon = units = None
+    def needed_nano(q: float) -> int:
+        return math.ceil((q / each) ** 2 * NANO)
+
+    q = each * mu_of(plan.budget_nano)
+    band, accuracy, following = band_at(q), accuracy_at(q), next((name for name in bands if bands[name] > q), None)
+    epsilon = more = None
     if following is not None:
-        if (next_nano := needed_nano(following)) <= left_nano:
+        if (next_nano := needed_nano(bands[following])) <= left_nano:
             epsilon = privacy_filter.epsilon_of(next_nano)
-        if (more := bands[following] / q) <= MORE_MOST:
-            units = _rounded_up(facts.units_declared * more)
-    measured, named = _accuracy(recipe, facts, q)
-    curve, shares = [], (left_nano * part // CURVE_POINTS for part in range(CURVE_POINTS + 1))
-    for cost_nano in sorted({*shares, *(nano for each in bands if 0 < (nano := needed_nano(each)) <= left_nano)}):
-        of_part, epsilon_of_part = signal(facts, mu_of(cost_nano)), privacy_filter.epsilon_of(cost_nano)
-        accuracy, _ = _accuracy(recipe, facts, of_part)
-        curve.append(
-            ExpectedPoint(cost_nano=cost_nano, epsilon=epsilon_of_part, band=band_at(of_part), accuracy=accuracy)
-        )
+        if bands[following] <= MORE_MOST * q:
+            more = _rounded_up(units * bands[following] / q)
+    shares = (left_nano * part // CURVE_POINTS for part in range(CURVE_POINTS + 1))
+    edges = (needed_nano(least) for least in (*bands.values(), known_from) if 0 < least < math.inf)
+    curve = []
+    for cost_nano in sorted({*shares, *(nano for nano in (*edges, plan.cost_nano) if nano <= left_nano)}):
+        signal, epsilon_there = each * mu_of(cost_nano), privacy_filter.epsilon_of(cost_nano)
+        there = {"band": band_at(signal), "accuracy": accuracy_at(signal)}
+        curve.append(ExpectedPoint(cost_nano=cost_nano, epsilon=epsilon_there, **there))
     sentences = [] if band is None else [SEEN[band]]
-    if measured is not None:
-        low, high = (show_percent(share, 0) for share in measured)
+    if accuracy is not None:
+        if band is not None and band not in RECOGNISABLE:
+            sentences.append("A classifier can tell the classes apart where people cannot.")
+        low, high = (show_percent(share, 0) for share in accuracy)
         learner = "Such a classifier" if RECIPES[recipe].publishes == "classifier" else "A small CNN that learns them"
         share = low if low == high else f"{low} to {high}"
-        less = "" if "photographs" in named else "; photographs reach less"
-        sentences.append(f"{learner} is right on {share} of real images. This is typical for {named}{less}.")
+        less = f"; {' and '.join(harder)} reach less" if harder else ""
+        sentences.append(
+            f"{learner} is right on {share} of real images. This is typical for {' and '.join(measured)}{less}."
+        )
+    if sentences and expected_units is None:
+        sentences.append(f"This assumes that the limit of {limit:,} {facts.unit}s is reached; with fewer, expect less.")
+    elif sentences:
+        sentences.append(f"This assumes {units:,} {facts.unit}s, as you stated for this forecast.")
+        if 2 * units < limit:
+            sentences.append(
+                f"The recipe's options suit the limit of {limit:,}. A dataset with a limit near {units:,} gives better "
+                "images."
+            )
     ways = [] if epsilon is None else [f"epsilon {show_epsilon(epsilon, up=True)}"]
-    ways += [] if units is None else [f"about {units:,} {facts.unit}s at this epsilon"]
+    ways += [] if more is None else [f"about {more:,} {facts.unit}s at this epsilon"]
     if following is not None and ways:
         sentences.append(f"For {_NEXT[following]}: {', or '.join(ways)}.")
     elif following is not None:
@@ -96,32 +136,36 @@ def expect(
     return Expectation(
         band=band,
         recognisable=None if band is None else band in RECOGNISABLE,
-        accuracy=measured,
+        accuracy=accuracy,
         summary=sentences or [unknown],
         next_band=following,
         next_epsilon=epsilon,
-        next_units=units,
+        next_units=more,
         curve=curve if left_nano >= CURVE_POINTS else [],
     )
 
 
-def _accuracy(recipe: str, facts: PublicFacts, q: float) -> tuple[tuple[float, float] | None, str]:
-    """Return the lowest and highest measured accuracy at signal q, and the names of the sets it was measured on.
+def _references(recipe: str, facts: PublicFacts, units: float) -> tuple[dict[str, tuple[Array, Array]], list[str]]:
+    """Return the measured signals and accuracies of each comparable set, and the names of sets that reach less.
 
-    Use sets with as many channels and a similar number of classes. Interpolate in log q, never below a measured signal.
+    Sets are comparable if they have as many channels, a similar number of classes, and measurements with about `units`
+    units per class or fewer; if no set has such few, the one with the fewest. They do not depend on the budget, so
+    expected accuracies never fall when the budget rises.
     """
     rows: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    fewest: dict[str, float] = {}
     for of_recipe, images, channels, classes, records, accuracies in MEASURED:
         if (of_recipe, channels) == (recipe, facts.channels) and 0.5 <= len(facts.classes) / classes <= 2:
+            fewest[images] = min(records / classes, fewest.get(images, math.inf))
             for epsilon, accuracy in accuracies.items():
                 rows[images].append((records / classes * gaussian_mu(epsilon, MEASURED_DELTA), accuracy))
-    found = {}
-    for name, points in rows.items():
-        signals, measured = np.array(sorted(points)).T
-        if q >= _LESS_SIGNAL * signals[0]:
-            best = np.maximum.accumulate(measured)  # sets of different sizes had different protocols
-            found[name] = round(float(np.interp(math.log(q), np.log(signals), best)), 3)
-    return ((min(found.values()), max(found.values())), " and ".join(found)) if found else (None, "")
+    most = max(units / _LESS_SIGNAL, min(fewest.values(), default=0.0))
+    measured = {}
+    for name in rows:
+        if fewest[name] <= most:
+            signals, accuracies_there = np.array(sorted(rows[name])).T
+            measured[name] = signals, np.maximum.accumulate(accuracies_there)  # sizes differ in their protocols
+    return measured, [name for name in dict.fromkeys((*rows, "photographs")) if name not in measured]
 
 
 def _rounded_up(number: float) -> int:

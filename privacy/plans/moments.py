@@ -55,9 +55,9 @@ _DECLARED = {
 _BANDS = {"grey": {"outlines": 0.0, "shapes": 250.0, "detail": 1500.0}, "colour": {"colours": 0.0, "outlines": 170.0}}
 SEEN: Mapping[str, str] = {
     "noise": "Lost in the noise: most of what distinguishes the classes. Expect static, or blurs that look alike.",
-    "colours": "Expect blurred patches in the colours of each class, without recognisable objects.",
-    "outlines": "Expect blurred outlines: the light, dark and coloured areas of each class, without recognisable "
-    "objects.",
+    "colours": "Expect blurred patches in the colours of each class, without objects that people recognise.",
+    "outlines": "Expect blurred outlines: the light, dark and coloured areas of each class, without objects that "
+    "people recognise.",
     "shapes": "Expect shapes: most objects are recognisable, but edges are soft and small details are missing.",
     "detail": "Expect detail: most objects are recognisable, with their edges and texture.",
 }
@@ -259,7 +259,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     plan = plan_moments(config, privacy_filter, budget_nano, facts)
     share = fraction_above_noise(config, facts, plan.noise_stddev[MEANS] / QUANTISATION)(facts.units_per_class)
     q = signal(facts, mu_of(budget_nano))
-    seen = [band for band, least in bands_of(options, facts).items() if least <= q][-1]
+    seen = [band for band, least in bands_of(options, facts, facts.units_per_class).items() if least <= q][-1]
     notes = [SEEN[seen]]
     finest = coefficients_of(config, facts)  # from light to dark in the shortest wave
     pixels = float(min(facts.height / max(1, finest.row.max()), facts.width / max(1, finest.column.max())))
@@ -274,20 +274,20 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     return dataclasses.replace(plan, facts=shown, notes=(*notes, *plan.notes))
 
 
-def bands_of(options: Mapping[str, Any], facts: PublicFacts) -> Mapping[str, float]:
-    """Return the smallest signal of each band in SEEN that these options can reach, worst first."""
-    return _bands(tuple(options.items()), facts)
+def bands_of(options: Mapping[str, Any], facts: PublicFacts, units: float) -> Mapping[str, float]:
+    """Return the smallest signal of each band in SEEN that `units` units per class can reach, worst first."""
+    return _bands(tuple(options.items()), facts, units)
 
 
 @functools.lru_cache(maxsize=256)  # the same at every epsilon
-def _bands(options: tuple[tuple[str, Any], ...], facts: PublicFacts) -> Mapping[str, float]:
+def _bands(options: tuple[tuple[str, Any], ...], facts: PublicFacts, units: float) -> Mapping[str, float]:
     sensitivity = warm_start_event(MEANS, 1e9).sensitivity / QUANTISATION
 
     def share(q: float) -> float:
-        mu = q / facts.units_per_class
+        mu = q / units
         config = config_that_follows(dict(options), mu, facts)
         noise = sensitivity / (math.sqrt(config.start_fraction * config.mean_fraction) * mu)
-        return fraction_above_noise(config, facts, noise)(facts.units_per_class)
+        return fraction_above_noise(config, facts, noise)(units)
 
     place = bisect.bisect_left(_SIGNALS, VISIBLE, key=share)
     if place == len(_SIGNALS):

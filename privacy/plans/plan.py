@@ -211,8 +211,8 @@ class Recipe:
         start: maps a plan to numbers of releases by stage name. Before these, nothing useful can be published.
         smallest_class: maps a plan and facts to the number of units that a class needs to stand out from the noise;
             None if unknown or impossible.
-        bands: maps options and facts to the smallest signal (`privacy.plans.warm_start.signal`) of each band of detail,
-            worst first; empty if unknown.
+        bands: maps options, facts and an expected number of units per class to the smallest signal
+            (`privacy.plans.warm_start.signal`) of each band of detail, worst first; empty if unknown.
     """
 
     name: str
@@ -227,7 +227,7 @@ class Recipe:
     follows: frozenset[str] = frozenset()
     start: Callable[[Plan], Mapping[str, int]] = lambda plan: {plan.stages[0].name: 1}
     smallest_class: Callable[[Plan, PublicFacts], int | None] = lambda _plan, _facts: None
-    bands: Callable[[Mapping[str, Any], PublicFacts], Mapping[str, float]] = lambda _options, _facts: {}
+    bands: Callable[[Mapping[str, Any], PublicFacts, float], Mapping[str, float]] = lambda _options, _facts, _units: {}
 
     @property
     def defaults(self) -> dict[str, Any]:

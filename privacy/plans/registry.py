@@ -126,5 +126,7 @@ def _with_class_balance(plan: Plan, facts: PublicFacts) -> Plan:
             "of the class, or merge classes."
         )
         return dataclasses.replace(plan, notes=(warning, *plan.notes), facts=said)
-    note = f"By the stated fractions, every class has the {limit:,} {units} that a class needs."
+    note = (
+        f"If the limit is reached, every class has the {limit:,} {units} that a class needs, by the stated fractions."
+    )
     return dataclasses.replace(plan, notes=(*plan.notes, note), facts=said)

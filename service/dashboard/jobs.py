@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from obscura.wire import texts, wording
 from obscura.wire.budgets import PART_CONFIRMED
-from obscura.wire.job_schemas import JobRequest, PreviewRequest, SweepRequest
+from obscura.wire.job_schemas import JobRequest, PlanRequest, PreviewRequest, SweepRequest
 from obscura.wire.words import TRAIN, DatasetState, Visibility
 from privacy.errors import PrivacyError
 from privacy.plans.registry import RECIPES
@@ -51,6 +51,7 @@ class TrainingForm(BaseModel, frozen=True):
     dataset: Annotated[str, Field(max_length=64)] = ""
     recipe: Annotated[str, Field(max_length=100)] = FIRST_RECIPE
     epsilon: Annotated[str, Field(max_length=30)] = ""
+    expected_units: Annotated[str, Field(max_length=30)] = ""  # for the forecast alone
     evaluation: Annotated[str, Field(max_length=64)] = ""
     options: Annotated[str, Field(max_length=8000)] = ""
     name: Annotated[str, Field(max_length=NAME_MAX)] = ""  # of the sweep
@@ -73,6 +74,7 @@ class TrainingForm(BaseModel, frozen=True):
         """
         fields: dict[str, Any] = {"dataset_id": self.dataset, "recipe": self.recipe, "epsilon": self.epsilon}
         fields |= {"evaluation_dataset_id": self.evaluation, "options": forms.read_options(self.options)}
+        fields["expected_units"] = self.expected_units
         if schema is SweepRequest:
             try:
                 fields["trials"] = texts.trials_of(self.grids, fields["options"])
@@ -171,7 +173,7 @@ def plan_page(request: Request, service: Running, chosen: Chosen) -> HTMLRespons
                     if chosen.grids:
                         values["sweep"] = plans.plan_sweep(session, service.settings, chosen.body(SweepRequest))
                     else:
-                        values["plan"] = plans.plan(session, service.settings, chosen.body(JobRequest))
+                        values["plan"] = plans.plan(session, service.settings, chosen.body(PlanRequest))
                     values |= {"command": chosen.command(), "part": values["sweep"] or values["plan"]}
                     values["bodies"] = chosen.bodies()
                     if planned := values["plan"]:
@@ -179,7 +181,7 @@ def plan_page(request: Request, service: Running, chosen: Chosen) -> HTMLRespons
                 except (errors.ObscuraError, PrivacyError) as error:
                     wrong, message = forms.problems_of(error)
                 trials = len(values["sweep"].trials) if values["sweep"] else 1
-                values["steps"] = plans.slider_epsilons(session, payer.id, trials)
+                values["steps"] = plans.slider_steps(session, payer.id, trials)
     tried = [line.partition("=")[::2] for line in chosen.grids]
     places = {option: f"values-{number}" for number, (option, _) in enumerate(tried, start=1)}
     places["trials"] = places.pop(texts.EPSILON, "grids")  # for a trial, the schema validates only epsilon

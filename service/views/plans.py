@@ -11,7 +11,9 @@ from obscura.wire.budgets import EPSILON_LEAST
 from obscura.wire.job_schemas import BudgetFacts, PlanRecord, PlanRequest, RecipeRecord, StageFacts, SweepRequest
 from obscura.wire.schemas import record_of
 from obscura.wire.wording import show_epsilon
+from privacy.errors import InvalidParameter
 from privacy.plans.expectations import expect
+from privacy.plans.moments import SEEN
 from privacy.plans.plan import Plan, Recipe
 from service import jobs, ledger
 from service.errors import InvalidInput
@@ -35,7 +37,10 @@ def plan(session: Session, settings: Settings, asked: PlanRequest) -> PlanRecord
     require_extractor(settings, made)
     payer, epsilon_of = trained.account, trained.privacy_filter.epsilon_of
     facts, budget = jobs.facts_of(trained.dataset, payer), _budget(payer, made.cost_nano, made.budget_nano)
-    expected = expect(made, asked.options, trained.privacy_filter, facts, budget.left_nano)
+    try:
+        expected = expect(made, asked.options, trained.privacy_filter, facts, budget.left_nano, asked.expected_units)
+    except InvalidParameter as error:
+        raise InvalidInput(f"This cannot be forecast: {error}.", parameter=error.name) from error
     if expected.band is not None:
         example = f"/static/{expected.band}_{'colour' if facts.channels > 1 else 'grey'}.png"
         expected = expected.model_copy(update={"example": example})
@@ -54,6 +59,7 @@ def plan(session: Session, settings: Settings, asked: PlanRequest) -> PlanRecord
         cost_epsilon=epsilon_of(made.cost_nano),
         stages=stages,
         config=made.config.model_dump(),
+        notes=[note for note in made.notes if note not in SEEN.values()],  # the expectation has them
         budget=budget,
         expectation=expected,
     )
@@ -105,13 +111,17 @@ def plan_sweep(session: Session, settings: Settings, asked: SweepRequest) -> Pla
     )
 
 
-def slider_epsilons(session: Session, account_id: str, trials: int) -> list[str]:
-    """Return the epsilon of each trial at every hundredth of the remaining budget, from one hundredth to all of it."""
+def slider_steps(session: Session, account_id: str, trials: int) -> list[tuple[str, float]]:
+    """Return the epsilon of each trial at every hundredth of the remaining budget, and all trials' share of the limit.
+
+    Epsilons are rounded to nearest, but not above what is left, and each share is that of its rounded epsilon.
+    """
     payer = ledger.get_account(session, account_id)
     privacy_filter, left_nano = ledger.filter_of(payer), payer.left_nano // trials
-    steps = [privacy_filter.epsilon_of(left_nano * step // 100) for step in range(1, 100)]
-    steps.append(ledger.affordable_epsilon(privacy_filter, left_nano))
-    return [show_epsilon(max(epsilon, EPSILON_LEAST), up=False) for epsilon in steps]
+    most = float(show_epsilon(ledger.affordable_epsilon(privacy_filter, left_nano), up=False))
+    hundredths = (privacy_filter.epsilon_of(left_nano * step // 100) for step in range(1, 101))
+    steps = [show_epsilon(max(min(epsilon, most), EPSILON_LEAST), up=None) for epsilon in hundredths]
+    return [(step, trials * privacy_filter.nano_of(float(step)) / privacy_filter.capacity_nano) for step in steps]
 
 
 def require_extractor(settings: Settings, plan: Plan) -> None:

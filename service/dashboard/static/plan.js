@@ -14,9 +14,10 @@
   form.querySelector("[data-slider]").hidden = false;
   for (const part of form.querySelectorAll("[data-no-script]")) part.hidden = true;
 
-  // The epsilon of each hundredth of the remaining budget, as the server computed them.
+  // The epsilon of each hundredth of the remaining budget, and its share of the limit, as the server computed them.
   function steps() {
-    return place.querySelector("[data-steps]")?.dataset.steps.split(" ") ?? [];
+    const written = place.querySelector("[data-steps]")?.dataset.steps.trim();
+    return (written?.split(" ") ?? []).map((step) => step.split(":"));
   }
 
   function show(cost) {
@@ -25,7 +26,7 @@
   }
 
   function follow() {
-    const below = steps().filter((each) => Number(each) <= Number(epsilon.value)).length;
+    const below = steps().filter(([each]) => Number(each) <= Number(epsilon.value)).length;
     slider.value = Math.max(below, 1);
     show(place.querySelector("[data-cost]")?.dataset.cost ?? `ε ${epsilon.value}`);
   }
@@ -54,9 +55,9 @@
   }
 
   slider.addEventListener("input", () => {
-    epsilon.value = steps()[slider.value - 1] ?? epsilon.value;
-    const left = Number(place.querySelector("[data-steps]")?.dataset.left ?? 0); // percent of the lifetime budget
-    show(`${((left * slider.value) / 100).toFixed(1)}% of the lifetime budget, ε ${epsilon.value}`);
+    const [each, share] = steps()[slider.value - 1] ?? [epsilon.value, "?"];
+    epsilon.value = each;
+    show(`${share} of the lifetime budget, ε ${each}`);
     soon();
   });
   form.addEventListener("input", (event) => {

@@ -5,9 +5,12 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from obscura.wire.job_schemas import Expectation
 from privacy.accounting.filter import open_filter
+from privacy.errors import InvalidParameter
 from privacy.plans.expectations import CURVE_POINTS, MEASURED, expect
 from privacy.plans.moments import SEEN
 from privacy.plans.plan import PublicFacts
@@ -114,3 +117,57 @@ def test_the_curve_rises_to_all_that_is_left():
     assert len(curve) > CURVE_POINTS
     assert list(dict.fromkeys(point.band for point in curve)) == ["noise", "outlines", "shapes"]
     assert curve[-1].epsilon == pytest.approx(20.0)
+
+
+RECIPES_MEASURED = sorted({row[0] for row in MEASURED})
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(RECIPES_MEASURED),
+    st.sampled_from([1, 3]),
+    st.sampled_from([28, 32, 64]),
+    st.integers(2, 20),
+    st.integers(400, 100_000),
+    st.floats(0.05, 1.0),
+    st.floats(0.1, 19.0),
+)
+def test_more_budget_never_promises_less(recipe, channels, side, classes, records, share, epsilon):
+    facts = PublicFacts(tuple(f"c{number}" for number in range(classes)), side, side, channels, records, "record")
+    plan = build_plan(recipe, {}, LIMIT, LIMIT.nano_of(epsilon), facts)
+    found = expect(plan, {}, LIMIT, facts, LIMIT.capacity_nano, max(1, round(share * records)))
+    ranges = [point.accuracy for point in found.curve]
+    known = [each for each in ranges if each is not None]
+    assert known == ranges[len(ranges) - len(known) :], "an accuracy that is known stays known"
+    for edge in (0, 1):
+        assert [each[edge] for each in known] == sorted(each[edge] for each in known)
+    bands = [list(SEEN).index(point.band) for point in found.curve if point.band is not None]
+    assert bands == sorted(bands)
+    (here,) = (point for point in found.curve if point.cost_nano == plan.cost_nano)
+    assert (here.band, here.accuracy) == (found.band, found.accuracy), "curve and text agree"
+
+
+@pytest.mark.parametrize("facts", [DIGITS, PublicFacts(NINE, 64, 64, 3, 3178, "record")], ids=["grey", "colour"])
+def test_an_accuracy_beside_unrecognisable_images_is_explained(facts):
+    told = "A classifier can tell the classes apart where people cannot."
+    found = [expected(facts, epsilon) for epsilon in (0.05, 0.3, 1.0, 3.0, 10.0, 19.0)]
+    assert {each.band for each in found if each.accuracy} >= {"outlines"}
+    for each in found:
+        assert each.accuracy is None or each.band != "noise"
+        assert (told in each.summary) == (each.accuracy is not None and not each.recognisable)
+
+
+def test_an_expected_number_replaces_the_limit_in_the_forecast_alone():
+    large = dataclasses.replace(DIGITS, records_declared=2000)
+    plan = build_plan("moments", {}, LIMIT, LIMIT.nano_of(10.0), large)
+    assumed, stated = (expect(plan, {}, LIMIT, large, LIMIT.capacity_nano, number) for number in (None, 1200))
+    assert (assumed.band, stated.band) == ("shapes", "outlines")
+    assert "This assumes that the limit of 2,000 records is reached; with fewer, expect less." in assumed.summary
+    assert "This assumes 1,200 records, as you stated for this forecast." in stated.summary
+    assert stated.next_epsilon is not None
+    assert stated.next_epsilon > 10
+    few = expect(plan, {}, LIMIT, large, LIMIT.capacity_nano, 900)
+    assert few.accuracy is None, "measurements had options that suit their number of records"
+    assert any("limit near 900 gives better" in sentence for sentence in few.summary)
+    with pytest.raises(InvalidParameter, match="the dataset's limit is 2,000 records"):
+        expect(plan, {}, LIMIT, large, LIMIT.capacity_nano, 2001)

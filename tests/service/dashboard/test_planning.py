@@ -73,17 +73,41 @@ def test_the_slider_goes_from_nothing_to_all_that_is_left(site, planned, spent):
         amount_nano = site.balance(account).left_nano // 3
         site.do(hold_amount, account_id=account, job_id=new_id("job"), amount_nano=amount_nano, now=site.now)
     row = site.row(Account, account)
-    steps = re.search(
-        r'data-steps="([^"]+)" data-left="([\d.]+)"', site.client().get(f"/train/price?dataset={dataset}").text
-    )
-    epsilons, left = [float(each) for each in steps[1].split()], row.left_nano / ledger.filter_of(row).capacity_nano
+    steps = re.search(r'data-steps="([^"]+)"', site.client().get(f"/train/price?dataset={dataset}").text)
+    epsilons, shares = zip(*(each.split(":") for each in steps[1].split()), strict=True)
     assert len(epsilons) == 100
-    assert epsilons == sorted(epsilons)
-    assert float(steps[2]) == pytest.approx(100 * left, abs=0.01)
+    assert [*map(float, epsilons)] == sorted(map(float, epsilons))
+    left = row.left_nano / ledger.filter_of(row).capacity_nano
+    assert float(shares[-1].strip("%")) == pytest.approx(100 * left, abs=0.5)
     half = ledger.filter_of(row).epsilon_of(row.left_nano // 2)
-    assert show_epsilon(epsilons[49], up=False) == show_epsilon(half, up=False)
-    page = site.signed_in("train", "read").get(f"/train?dataset={dataset}&epsilon={epsilons[-1]:g}").text
-    assert_shown(page, "Train for ε", 'id="confirmed" type="checkbox" required')
+    assert epsilons[49] == show_epsilon(half, up=None), "rounded, not truncated"
+    for step in (0, 32, 65, 99):  # the slider's text while it moves is the text of the cost
+        page = site.signed_in("train", "read").get(f"/train?dataset={dataset}&epsilon={epsilons[step]}").text
+        assert_shown(page, f'data-cost="{shares[step]} of the lifetime budget, ε {epsilons[step]}"', "Train for ε")
+    marks = re.findall(r"([\d.]+)%, ε ([\d.]+)</text>", page)
+    assert marks[0][1] == show_epsilon(ledger.filter_of(row).epsilon_of(row.left_nano // 3), up=None)
+    assert marks[-1][1] == epsilons[-1]
+    assert_shown(page, 'id="confirmed" type="checkbox" required')
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "reach"), [("1", r"0\.\d+ to ε 8\.\d+"), ("7", r"0\.\d+ to ε 8\.\d+"), ("10", "8.+ to ε 12.0")]
+)
+def test_one_example_stands_for_a_whole_band(site, planned, epsilon, reach):
+    page = site.client().get(f"/train?dataset={planned[1]}&epsilon={epsilon}").text
+    band = "Shapes" if epsilon == "10" else "Outlines"
+    assert re.search(f"stands for the whole band “{band}”, from ε {reach}. None of your images", page)
+
+
+def test_the_expected_number_is_for_the_forecast_alone(site, planned):
+    client, asked = site.signed_in("train", "read"), f"/train?dataset={planned[1]}&epsilon=10"
+    assert_shown(client.get(asked).text, "This assumes that the limit of 1,437 records is reached", "Expect shapes")
+    page = client.get(f"{asked}&expected_units=900").text
+    assert_shown(page, "This assumes 900 records, as you stated for this forecast.", "Expect blurred outlines")
+    assert "Expect shapes" not in page
+    assert "expected" not in re.search('data-call="POST /v1/jobs".*?>', page)[0]
+    page = client.get(f"{asked}&expected_units=2000").text
+    assert_shown(page, "limit is 1,437 records: expect at most as many", 'data-wrong="expected_units"')
 
 
 @pytest.mark.browser
