@@ -30,8 +30,6 @@ class ConvolutionalConfig(ImageShape):
 
     Attributes:
         features: channels of the second convolution; the first has one for each image channel and each class.
-        hidden: units of the first dense layer.
-        learning_rate: Adam's learning rate.
     """
 
     features: int = 32
@@ -46,9 +44,7 @@ class ConvolutionalTeachers:
     would learn the class itself as a sign of a synthetic image.
 
     Args:
-        config: the architecture of each teacher.
         shards: determine the classes in which each teacher may vote. PRIVATE.
-        teachers: slice of the teachers to build.
         generator: a CPU generator for the initial weights. A teacher's weights do not depend on the slice.
         block_bytes: size of temporary tensors, which limits the number of teachers per block; None: a size that suits
             the device.

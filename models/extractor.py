@@ -41,7 +41,6 @@ class ExtractorConfig:
 
     Attributes:
         name: by which a plan's options refer to the extractor.
-        network: one of NETWORKS.
         input_size: pixels a side, to which every image is resized.
         mean: one number for each of three channels, subtracted from pixels in [0, 1].
         std: one number for each of three channels, by which the differences are divided.
@@ -158,7 +157,6 @@ def read_extractor(folder: Path, name: str) -> Extractor:
     """Read `NAME.json` and `NAME.safetensors` from the operator's folder.
 
     Args:
-        folder: contains all extractors.
         name: an extractor's name. `privacy.plans.dp_classifier` has checked its form, so it is not a path.
 
     Raises:

@@ -179,8 +179,6 @@ class WideResNet(nn.Module):
     """A wide residual network (Zagoruyko & Komodakis 2016, arXiv:1605.07146) with GroupNorm.
 
     Args:
-        channels: number of channels of an image.
-        classes: number of outputs.
         depth: 6 n + 4 for wide networks; 6 n + 2 for ResNet-20 and similar networks, as usual.
         widen: k, by which the numbers of channels 16, 32 and 64 are multiplied.
     """

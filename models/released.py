@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -16,13 +17,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from models.portable.conditional_dcgan import ConditionalDcganConfig, ConditionalDcganGenerator
-from models.portable.dcgan import DcganConfig, DcganGenerator
-from models.portable.edm import EdmConfig, EdmDenoiser
-from models.portable.generator import Generator, GeneratorConfig
-from models.portable.guided import GuidedConfig, GuidedGenerator
-from models.portable.selected import SelectedConfig, SelectedPictures
-from models.portable.textured import TexturedConfig, TexturedGenerator
+from models.portable.guided import GuidedGenerator
+from models.program import PROGRAMS
 
 WEIGHTS_FILE = "generator.safetensors"
 CONFIG_FILE = "generator.json"
@@ -52,13 +48,8 @@ class ReleasedGenerator(Protocol):
 
 # Each network and its shape, by "network" in a release's description; missing for the affine generator.
 NETWORKS: Mapping[str | None, tuple[Callable[[Any], Any], Callable[..., Any]]] = {
-    None: (Generator, GeneratorConfig),
-    "conditional_dcgan": (ConditionalDcganGenerator, ConditionalDcganConfig),
-    "dcgan": (DcganGenerator, DcganConfig),
-    "edm": (EdmDenoiser, EdmConfig),
-    "guided": (GuidedGenerator, GuidedConfig),
-    "selected": (SelectedPictures, SelectedConfig),
-    "textured": (TexturedGenerator, TexturedConfig),
+    kind: (getattr(module := import_module(f"models.{name}"), network), getattr(module, shape))
+    for kind, (name, network, shape) in PROGRAMS.items()
 }
 
 

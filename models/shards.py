@@ -86,7 +86,6 @@ class Shards:
             width: records of one teacher in the step. A smaller shard repeats its records; rows of an empty shard are
                 arbitrary.
             generator: a CPU generator, advanced by the same amount for all data and teachers.
-            teachers: slice of the requested teachers.
 
         Returns:
             A batch of public shape (requested teachers, width). A teacher's rows depend on that teacher's shard alone;

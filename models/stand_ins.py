@@ -74,8 +74,6 @@ def from_public(
 
     Args:
         images: (m, h, w) or (m, h, w, 3) uint8.
-        names: class names of the public set.
-        count: declared records.
         shape: declared (channels, height, width).
         shares: stated share of each declared class; None: as in the public set.
 
@@ -109,32 +107,12 @@ def from_public(
     )
 
 
-def from_patterns(
-    *,
-    count: int,
-    classes: int,
-    shape: tuple[int, int, int],
-    shares: Sequence[float] | None = None,
-    look: Callable[[], None] = lambda: None,
-) -> StandIn:
-    """Make a stand-in of generated patterns, like `from_public`. Call `look` every few hundred images.
-
-    The test set has equally many images of every class, whatever the shares.
-    """
-    channels, height, width = shape
-    prototypes = public_patterns(classes, channels, 2 * height, 2 * width, _SEED)
-    names = tuple(f"pattern {index + 1}" for index in range(classes))
-    return _generated(
-        lambda *block: _pattern_copies(prototypes, *block), names, "generated patterns", count, shape, shares, look
-    )
-
-
 def are_characters(names: Sequence[str]) -> bool:
     """Return whether each class is named by one English letter or digit."""
     return all(len(name) == 1 and name.isascii() and name.isalnum() for name in names)
 
 
-def from_characters(
+def generated(
     names: tuple[str, ...],
     *,
     count: int,
@@ -142,18 +120,51 @@ def from_characters(
     shares: Sequence[float] | None = None,
     look: Callable[[], None] = lambda: None,
 ) -> StandIn:
-    """Make a stand-in of written characters, like `from_patterns`; names must satisfy `are_characters`."""
+    """Make a stand-in of written characters if `are_characters(names)`, otherwise of generated patterns.
+
+    Call `look` every few hundred images. The test set has equally many images of every class, whatever the shares.
+
+    Args:
+        names: the declared classes. Stand-ins of patterns have other names.
+        count: declared records.
+        shape: declared (channels, height, width).
+        shares: stated share of each class; None: equal shares.
+    """
+    channels, height, width = shape
+    if are_characters(names):
+        name, copies, prototypes = "written characters", _character_copies, _written(names)
+    else:
+        name, copies = "generated patterns", _pattern_copies
+        prototypes = public_patterns(len(names), channels, 2 * height, 2 * width, _SEED)
+        names = tuple(f"pattern {index + 1}" for index in range(len(names)))
+    stream = torch.Generator().manual_seed(_SEED)
+    labels = torch.arange(count + TEST_MAX)[torch.randperm(count + TEST_MAX, generator=stream)] % len(names)
+    if shares is not None:
+        own = turns(count, range(len(names)), shares)
+        labels = torch.cat([own[torch.randperm(count, generator=stream)], torch.arange(TEST_MAX) % len(names)])
+    made = np.empty((len(labels), height, width, channels), dtype=np.uint8)
+    for start in range(0, len(labels), _BLOCK):
+        look()
+        block = copies(prototypes, labels[start : start + _BLOCK], shape, stream)
+        made[start : start + len(block)] = (block * 255).round().byte().permute(0, 2, 3, 1).numpy()
+    learned = made[:count]
+    tested = torch.from_numpy(made[count:]).permute(0, 3, 1, 2).contiguous()
+    return StandIn(
+        learned[..., 0] if channels == 1 else learned, labels[:count].numpy(), tested, labels[count:], names, name
+    )
+
+
+def _written(names: Sequence[str]) -> Tensor:
+    """Return each character in each weight, (n, weights, 1, h, w) from 0 (paper) to 1 (ink)."""
     font = ImageFont.load_default(round(_WRITTEN * _CANVAS))
-    written = torch.zeros(len(names), len(_WEIGHTS), 1, _CANVAS, _CANVAS)  # from 0 (paper) to 1 (ink)
+    written = torch.zeros(len(names), len(_WEIGHTS), 1, _CANVAS, _CANVAS)
     for label, name in enumerate(names):
         for place, weight in enumerate(_WEIGHTS):
             picture = Image.new("L", (_CANVAS, _CANVAS))
             middle = (_CANVAS / 2, _CANVAS / 2)
             ImageDraw.Draw(picture).text(middle, name, 255, font, anchor="mm", stroke_width=weight)
             written[label, place, 0] = torch.from_numpy(np.asarray(picture, dtype=np.float32) / 255)
-    return _generated(
-        lambda *block: _character_copies(written, *block), names, "written characters", count, shape, shares, look
-    )
+    return written
 
 
 def public_patterns(count: int, channels: int, height: int, width: int, seed: int) -> Tensor:
@@ -176,36 +187,6 @@ def public_patterns(count: int, channels: int, height: int, width: int, seed: in
         inside = torch.where(uniform(count, 1, 1) < 0.5, box, disc) < radius  # (m, h, w)
         images = torch.where(inside[:, None], colour, images)
     return images
-
-
-Copies = Callable[[Tensor, tuple[int, int, int], torch.Generator], Tensor]  # labels (b,), ... -> (b, c, h, w) in [0, 1]
-
-
-def _generated(
-    copies: Copies,
-    names: tuple[str, ...],
-    name: str,
-    count: int,
-    shape: tuple[int, int, int],
-    shares: Sequence[float] | None,
-    look: Callable[[], None],
-) -> StandIn:
-    channels, height, width = shape
-    stream = torch.Generator().manual_seed(_SEED)
-    labels = torch.arange(count + TEST_MAX)[torch.randperm(count + TEST_MAX, generator=stream)] % len(names)
-    if shares is not None:
-        own = turns(count, range(len(names)), shares)
-        labels = torch.cat([own[torch.randperm(count, generator=stream)], torch.arange(TEST_MAX) % len(names)])
-    made = np.empty((len(labels), height, width, channels), dtype=np.uint8)
-    for start in range(0, len(labels), _BLOCK):
-        look()
-        block = copies(labels[start : start + _BLOCK], shape, stream)
-        made[start : start + len(block)] = (block * 255).round().byte().permute(0, 2, 3, 1).numpy()
-    learned = made[:count]
-    tested = torch.from_numpy(made[count:]).permute(0, 3, 1, 2).contiguous()
-    return StandIn(
-        learned[..., 0] if channels == 1 else learned, labels[:count].numpy(), tested, labels[count:], names, name
-    )
 
 
 def _character_copies(written: Tensor, labels: Tensor, shape: tuple[int, int, int], stream: torch.Generator) -> Tensor:

@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.intake.builders.volumes import encoded
-from models.stand_ins import from_characters
+from models.stand_ins import generated
 
 _DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE, SCANS_PAGE = _DOCS / "tutorials" / "command-line.md", _DOCS / "how-to" / "medical-images.md"
@@ -30,7 +30,7 @@ PROGRAM = re.compile(r"(?<=```python\n).*?(?=```)", re.DOTALL)
 
 
 def write_digits(folder: Path) -> None:
-    digits, rng = from_characters(tuple("01234"), count=PICTURES, shape=(1, 28, 28)), np.random.default_rng(0)
+    digits, rng = generated(tuple("01234"), count=PICTURES, shape=(1, 28, 28)), np.random.default_rng(0)
     for number, (image, digit) in enumerate(zip(digits.images, digits.labels, strict=True)):
         place = folder / str(digit)
         place.mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,6 @@ class ConditionalDcganConfig(ImageShape):
     Attributes:
         latent: length of a latent vector, whose numbers are uniform in [-1, 1].
         features: half the channels before the last convolution.
-        dense: units of the first dense layer.
     """
 
     latent: int = 50

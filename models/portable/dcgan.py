@@ -24,7 +24,6 @@ class DcganConfig(ImageShape):
     """The shape of generator and discriminator.
 
     Attributes:
-        latent: length of a latent vector.
         features: channels after the discriminator's first convolution; they double with every halving of the image.
     """
 

@@ -40,7 +40,6 @@ class EdmConfig(ImageShape):
             starts from noise alone.
         start_sigma: noise level added to that image, and the largest level that the denoiser is trained for.
         start_clusters: number of clusters per class in that generator.
-        start_texture: True if that generator draws texture, too.
         patch: side of the pixel squares that become channels of the U-Net's input. 2 halves height and width and
             quadruples the channels, so a step costs about a third as much.
     """
@@ -148,7 +147,6 @@ def noisy_rows(
         images: (n, c, h, w) in [-1, 1].
         any_class: the label that means "of any class"; it replaces a row's label with probability `drop`.
         stream: source of noise levels, noise and drops, on the images' device.
-        largest: the highest noise level.
 
     Returns:
         The denoiser's input (n, c + 2, h, w), and the target of F (n, c, h, w).

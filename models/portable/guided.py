@@ -26,7 +26,6 @@ class GuidedConfig(TexturedConfig):
     """The shape of a guided generator.
 
     Attributes:
-        textured: True if the Gaussians include texture.
         guide_steps: number of steps that move each drawn image; 0: there is no guide.
         guide_logit: difference in t_y between the logit of class y and the other logits, which are equal.
     """

@@ -67,7 +67,6 @@ class UNet(nn.Module):
     """Maps noisy images, each with a number and a label, to images of the same size.
 
     Args:
-        labels: number of labels.
         features: channels at full size; smaller sizes have twice as many.
         blocks: residual blocks at each size on the way down; there is one more per size on the way up.
         seed: public seed of the initial weights.

@@ -116,8 +116,6 @@ def split(epsilon: float, delta: float, given: float = 0.0) -> tuple[float, floa
     releases would cost more.
 
     Args:
-        epsilon: of the account.
-        delta: of the account.
         given: d allotted under an earlier limit. The result adds a tenth of the remaining delta to it.
 
     Returns:

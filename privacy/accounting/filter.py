@@ -34,7 +34,6 @@ class Filter:
 
     Attributes:
         epsilon: the account's limit.
-        delta: of the account.
         rate: d for each unit of mu^2. It can fall when the limit is raised, and never grows. At rate 0, sampled
             releases are priced as unsampled.
         base: d beyond rate * mu^2 that spending at higher rates, before the limit was raised, may have used.
@@ -176,7 +175,6 @@ def noise_multiplier_for(filter: Filter, probability: float, count: int, budget_
     """Return the smallest noise multiplier with which `count` Poisson-sampled releases fit into the budget, rounded up.
 
     Args:
-        filter: of the account.
         probability: that a unit is in the sample of a release, in (0, 1].
         count: number of releases, including repeated ones.
         budget_nano: for all releases together, in nano-units of mu^2.
@@ -206,7 +204,6 @@ def loss_bound(privacy_filter: Filter, nano: int | None = None) -> float:
     at epsilon 1 and delta 1e-5).
 
     Args:
-        privacy_filter: of the account.
         nano: nano-units of mu^2 that may ever be spent, fixed before anything is published; None: the capacity. Do not
             pass the amount spent so far: an attacker who chooses when to look can exceed its bound more often.
 

@@ -40,11 +40,8 @@ def build_estimator(
     """Build the estimator that a plan names.
 
     Args:
-        config: public parameters.
         model: the one network that sees private records.
-        noise_multiplier: of the plan's event.
         expected_batch: q n, the expected number of sampled units.
-        steps: number of steps of the whole training.
         anchors: public anchors, needed by GEP and B-GEP only.
         curator: adds the noise, if several processes share the steps.
 
@@ -113,10 +110,7 @@ class Freezing:
     """The masks of one training, one for each period of steps. Public.
 
     Attributes:
-        config: the rule for freezing coordinates, if any.
         schedule: share of frozen coordinates, and number of steps in a period.
-        estimator: the estimator whose coordinates are frozen.
-        device: of the estimator's gradients.
         released_sum: (d,) sum of this period's releases, on the CPU; None before its first release, and if
             masks are not ranked.
     """

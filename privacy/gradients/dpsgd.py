@@ -28,7 +28,6 @@ class DpSgd(Estimator):
     """Plain DP-SGD.
 
     Args:
-        shapes: of the trainable parameters, by name.
         clip: C, the largest norm of one record's gradient and the sensitivity. Public.
         common: parameters of every estimator. The noise multiplier is the noise's standard deviation over C.
         freeze_after_clipping: True if frozen coordinates still count towards the clip (posterior freeze). Public.

@@ -137,7 +137,6 @@ class Gep(Estimator):
     """GEP; or B-GEP, if there is no `clip_residual`.
 
     Args:
-        shapes: of the trainable parameters, by name.
         anchors: computes the traces of the public anchor images with fresh random labels on the current network.
         basis_size: k, basis vectors of all groups; each group's share is proportional to the square root of its size.
         clip: S1, the largest norm of an embedding. Public.

@@ -33,11 +33,8 @@ class LayerTrace:
     """Inputs and output gradients of one layer in one pass over a batch. PRIVATE.
 
     Attributes:
-        name: of the layer in its network.
-        layer: the module.
         activations: (n * repeats, ...) inputs.
         backprops: (n * repeats, ...) gradient of the summed loss with respect to the outputs.
-        repeats: number of rows of each record.
         moments: (n * repeats, groups) means and inverse deviations of a GroupNorm's rows, if the pass kept them.
         tied: maps names in this layer to names in the network, for parameters that an earlier layer shares.
     """
@@ -113,7 +110,6 @@ def convolution_weight_shares(
         layer: defines kernel size, stride, padding, dilation and groups.
         activations: (n * repeats, channels, h, w).
         backprops: (n * repeats, outputs, h', w'); `outputs` need not be the layer's.
-        repeats: rows of one record.
 
     Returns:
         (n, outputs, channels / groups, *kernel size).

@@ -79,8 +79,6 @@ def rows_alike(compute: Callable[[torch.Tensor], torch.Tensor], size: int, recor
 
     Args:
         compute: indices (size,) of public records -> (size, ...).
-        size: number of rows.
-        records: number of public records.
     """
     places: Places | None = None
     for chosen in trial_passes(size, records, torch.Generator().manual_seed(_SEED)):
@@ -96,8 +94,6 @@ def places_alike(estimator: Estimator, trace: Callable[[torch.Tensor], Traces], 
     Args:
         estimator: in a step that has begun and is still empty.
         trace: indices (size,) of public records -> the traces of a pass.
-        size: number of places in a pass.
-        records: number of public records.
     """
     generator = torch.Generator().manual_seed(_SEED)
     places: Places | None = None

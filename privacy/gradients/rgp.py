@@ -67,11 +67,9 @@ class Rgp(Estimator):
         rank_fraction: largest rank as a share of a matrix's smaller side, in (0, 1]. Public.
         clip: C, the largest joint norm of one record's gradients and the sensitivity. Public.
         common: parameters of every estimator. The noise multiplier is the noise's standard deviation over C.
-        shapes: of the model's trainable parameters, by name.
         warm_up_steps: number of first steps, whose carriers come from the weights, not from their changes.
         random: draw new random carriers in every step (RGP-random).
         iterations: K, power iterations for each pair of carriers. Public.
-        seed: of public randomness.
     """
 
     def __init__(

@@ -91,7 +91,6 @@ class TopAggSgd(Estimator):
     """DP-SGD that keeps the largest coordinates of each record's gradient.
 
     Args:
-        shapes: of the trainable parameters, by name.
         clip: C. Public.
         keep: k in (0, 1], the share of the squared norm that is kept; 1 is plain DP-SGD. Public. The sensitivity is
             sqrt(k) C.

@@ -81,7 +81,6 @@ class SecureNoise:
         approximation: given uniform key stream bytes, each integer has exactly its probability.
 
         Args:
-            shape: of the result.
             stddev: parameter of at most 2^45, taken as an exact rational. The true standard deviation never exceeds it.
                 If the parameter is at least 1, both agree to one part in a million.
 

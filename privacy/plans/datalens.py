@@ -203,7 +203,6 @@ def config_from_options(options: Mapping[str, Any], mu: float, facts: PublicFact
     Args:
         options: a preset and options that override its values; stated options keep their values.
         mu: parameter of one Gaussian release that uses the whole budget.
-        facts: declared by the owner.
 
     Raises:
         InvalidParameter: an unknown preset or option, or a value out of range.

@@ -143,11 +143,8 @@ class Plan:
     """Everything that a training will release, in order.
 
     Attributes:
-        recipe: name of the recipe.
-        config: the recipe's complete configuration.
         stages: the training's kinds of noisy releases.
         budget_nano: upper limit of the plan's price.
-        notes: sentences for people.
         facts: public numbers for display, such as the number of teachers, and the stages' noise_stddev.
     """
 
@@ -196,10 +193,8 @@ class Recipe:
 
     Attributes:
         name: identifier in jobs.
-        title: name for people.
         publishes: kind of the release; only generators can generate images.
         releases: kind of the release, in words.
-        config: class of the recipe's configurations.
         plan: builds a plan from options, the account's filter, the budget in nano-units, and the declared facts. Raises
             InvalidParameter if an option does not fit the dataset or the budget.
         units: the units whose whole contribution every mechanism of the recipe bounds. A recipe with the sensitivity of
@@ -251,7 +246,6 @@ class PlanBudget:
     """An in-memory budget for trainings without a ledger. The rules are those of a hold, a job's reserved budget.
 
     Args:
-        stages: the stages of the training's plan.
         capacity_nano: spending limit; None uses the plan's price.
 
     Attributes:

@@ -43,11 +43,7 @@ def build_plan(
     """Plan a training from public parameters.
 
     Args:
-        recipe: a key of RECIPES.
-        options: options of the recipe.
-        privacy_filter: the account's filter.
         budget_nano: upper limit of the price, in nano-units of mu^2.
-        facts: of the dataset, declared by the owner.
 
     Raises:
         InvalidParameter: a recipe or option is unknown, or does not fit the dataset or the budget; or the recipe does

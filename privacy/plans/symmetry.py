@@ -35,7 +35,6 @@ class Action:
     """How the declared symmetries change the f numbers of an image. Each array has shape (f,).
 
     Attributes:
-        symmetry: the declared symmetry.
         across: factor, 1 or -1, of each number when left and right are swapped.
         down: likewise when top and bottom are swapped.
         partner: index of the number that replaces each number when rows and columns are swapped.

@@ -130,8 +130,6 @@ def fraction_above_noise(config: MomentsConfig, facts: PublicFacts, stddev: floa
     waves after the best linear shrinkage for the known noise, relative to all possible waves.
 
     Args:
-        config: configuration of the warm start.
-        facts: declared by the owner.
         stddev: noise in a class's sum, relative to the largest norm of one clipped record.
     """
     seen = coefficients_of(config, facts)
@@ -172,9 +170,7 @@ def detail_for(facts: PublicFacts, q: float, texture: bool, clusters: int | None
     """Return the options of a warm start that follow from facts and budget, except clips.
 
     Args:
-        facts: declared by the owner.
         q: from `signal`.
-        texture: True if texture is released.
         clusters: number per class; None: several if texture is released and their centres are far above the noise.
     """
     if clusters is None:

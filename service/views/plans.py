@@ -11,7 +11,6 @@ from obscura.wire.budgets import EPSILON_LEAST
 from obscura.wire.job_schemas import BudgetFacts, PlanRecord, PlanRequest, RecipeRecord, StageFacts, SweepRequest
 from obscura.wire.schemas import record_of
 from obscura.wire.wording import show_epsilon
-from privacy.errors import InvalidParameter
 from privacy.plans.expectations import expect
 from privacy.plans.moments import SEEN
 from privacy.plans.plan import Plan, Recipe
@@ -37,10 +36,7 @@ def plan(session: Session, settings: Settings, asked: PlanRequest) -> PlanRecord
     require_extractor(settings, made)
     payer, epsilon_of = trained.account, trained.privacy_filter.epsilon_of
     facts, budget = jobs.facts_of(trained.dataset, payer), _budget(payer, made.cost_nano, made.budget_nano)
-    try:
-        expected = expect(made, asked.options, trained.privacy_filter, facts, budget.left_nano, asked.expected_units)
-    except InvalidParameter as error:
-        raise InvalidInput(f"This cannot be forecast: {error}.", parameter=error.name) from error
+    expected = expect(made, asked.options, trained.privacy_filter, facts, budget.left_nano, asked.expected_units)
     if expected.band is not None:
         example = f"/static/{expected.band}_{'colour' if facts.channels > 1 else 'grey'}.png"
         expected = expected.model_copy(update={"example": example})

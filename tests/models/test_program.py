@@ -14,7 +14,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from models.program import PROGRAMS, write_program
-from models.released import NETWORKS, ReleasedGenerator, save_released
+from models.released import ReleasedGenerator, save_released
 from obscura.cli.app import app
 from obscura.wire.provenance import XMP, XMP_KEYWORD
 from service.cards import folder_names
@@ -97,10 +97,6 @@ def run_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alone]:
 
     yield run
     process.communicate()
-
-
-def test_there_is_a_program_for_every_network():
-    assert set(PROGRAMS) == set(NETWORKS)
 
 
 @pytest.mark.slow

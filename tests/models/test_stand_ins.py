@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from models import stand_ins
-from models.stand_ins import StandIn, StandInUnusable, are_characters, from_characters, from_patterns, from_public
+from models.stand_ins import StandIn, StandInUnusable, are_characters, from_public, generated
 
 SHAPES = [(1, 8, 12), (3, 16, 16)]
 
@@ -19,9 +19,9 @@ def public(count: int = 60, classes: int = 4, shape: tuple[int, ...] = (10, 10))
 
 def stand_in(made_of: str, classes: int = 3, **wanted: Any) -> StandIn:
     if made_of == "patterns":
-        return from_patterns(classes=classes, **wanted)
+        return generated(("cat", "dog", "cow", "hen")[:classes], **wanted)
     if made_of == "characters":
-        return from_characters(tuple("0127")[:classes], **wanted)
+        return generated(tuple("0127")[:classes], **wanted)
     images = public(shape=(10, 10, 3) if made_of == "colour" else (10, 10))
     return from_public(*images, tuple("abcd"), name="public", classes=classes, **wanted)
 
@@ -49,7 +49,7 @@ def test_classes_come_in_the_stated_shares_and_all_are_tested(made_of):
 
 
 def test_a_class_that_is_too_rare_to_come_at_all_is_still_tested():
-    made = from_patterns(count=10, classes=2, shape=(1, 8, 8), shares=(0.999, 0.001))
+    made = generated(("cat", "dog"), count=10, shape=(1, 8, 8), shares=(0.999, 0.001))
     assert np.bincount(made.labels, minlength=2).tolist() == [10, 0]
     assert set(made.test_labels.tolist()) == {0, 1}
 
@@ -66,12 +66,12 @@ def test_tested_images_took_no_part():
 @pytest.mark.parametrize("names", [("a",), tuple("0123456789"), tuple("abcXYZ")])
 @pytest.mark.parametrize("shape", SHAPES, ids=["grey", "colour"])
 def test_characters_are_written_differently_in_every_image(names, shape):
-    made = from_characters(names, count=40, shape=shape)
+    made = generated(names, count=40, shape=shape)
     assert made.classes == names
     assert made.images.shape == (40, *shape[1:]) + ((3,) if shape[0] == 3 else ())
     assert made.test_images.shape[1:] == shape
     assert len({image.tobytes() for image in made.images}) == 40
-    assert np.array_equal(made.images, from_characters(names, count=40, shape=shape).images)
+    assert np.array_equal(made.images, generated(names, count=40, shape=shape).images)
     assert made.images.reshape(40, -1).std(axis=1).min() > 1  # something is written on each
 
 

@@ -110,16 +110,14 @@ def find_stand_in(
     The stand-in is written characters if each class is named by one letter or digit. For other grey images of up to ten
     classes it is Fashion-MNIST, if this machine has it; otherwise generated patterns.
     """
-    shape, count = (facts.channels, facts.height, facts.width), facts.records_declared
-    if stand_ins.are_characters(facts.classes):
-        return stand_ins.from_characters(facts.classes, count=count, shape=shape, shares=shares, look=look)
-    if facts.channels == 1 and len(facts.classes) <= 10:
+    if facts.channels == 1 and len(facts.classes) <= 10 and not stand_ins.are_characters(facts.classes):
         try:
             images, labels, names = public_images.fashion_mnist("train")
             return cut(images, labels, names, "Fashion-MNIST", facts, shares)
         except FileNotFoundError:
             pass
-    return stand_ins.from_patterns(count=count, classes=len(facts.classes), shape=shape, shares=shares, look=look)
+    shape = facts.channels, facts.height, facts.width
+    return stand_ins.generated(facts.classes, count=facts.records_declared, shape=shape, shares=shares, look=look)
 
 
 def samples_for(facts: PublicFacts) -> int:
