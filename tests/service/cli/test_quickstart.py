@@ -6,6 +6,7 @@ import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 from models.public_images import FASHION_CLASSES
 from obscura.cli import quickstart
 from obscura.cli.console import CliError, Output
-from obscura.cli.quickstart import drowned_here
+from obscura.cli.quickstart import drowned_here, fewer_here
 from scripts.quickstart_transcript import PAGE, PROGRAM, SCANS_PAGE, SHOWN, run_command, run_program, run_scans
 from service.cli import demo
 from service.cli.demo import DEBIAN_FOLDER, find_images, is_fashion_mnist, run_demo
@@ -126,6 +127,20 @@ def test_a_step_that_fails_leaves_nothing_half_done(start, pets, target, client,
     assert "add --limit 12" in start(pets, "--yes", "--at-most", "2000", "--epsilon", "4", before=target, code=2)
     assert client.accounts.get(account.id).balance.spent_nano == 0
     assert list(client.datasets.list()) == before
+
+
+@pytest.mark.parametrize(
+    ("units", "warned"), [(2000, ""), (1500, ""), (1200, "at best outlines"), (20, "at best noise")]
+)
+def test_fewer_images_than_the_limit_are_warned_of_on_this_machine_alone(units, warned):
+    bands = [(0, "noise"), (10, "outlines"), (400, "shapes")]
+    curve = [SimpleNamespace(cost_nano=cost_nano, band=band) for cost_nano, band in bands]
+    plan: Any = SimpleNamespace(cost_nano=1000, expectation=SimpleNamespace(band="shapes", curve=curve))
+    dataset: Any = SimpleNamespace(records_declared=2000, subjects_declared=None)
+    package: Any = SimpleNamespace(private_records=units, private_subjects=None)
+    said = " ".join(fewer_here(package, dataset, plan))
+    assert bool(said) == bool(warned)
+    assert warned in said
 
 
 @pytest.mark.parametrize(

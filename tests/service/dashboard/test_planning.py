@@ -106,6 +106,11 @@ def test_the_expected_number_is_for_the_forecast_alone(site, planned):
     assert_shown(page, "This assumes 900 records, as you stated for this forecast.", "Expect blurred outlines")
     assert "Expect shapes" not in page
     assert "expected" not in re.search('data-call="POST /v1/jobs".*?>', page)[0]
+    order = {"dataset_id": planned[1], "epsilon": 10.0, "expected_units": 900}
+    key = {"Authorization": f"Bearer {site.key('read')}"}
+    assert site.client().post("/v1/plans", json=order, headers=key).json()["expectation"]["band"] == "outlines"
+    refused = site.client().post("/v1/plans", json=order | {"expected_units": 2000}, headers=key)
+    assert (refused.status_code, "limit is 1,437 records" in refused.text) == (422, True)
     page = client.get(f"{asked}&expected_units=2000").text
     assert_shown(page, "limit is 1,437 records: expect at most as many", 'data-wrong="expected_units"')
 
