@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -41,11 +40,6 @@ class TrainingSet:
 
     def budget_nano(self, epsilon: float) -> int:
         """Convert an epsilon at the account's delta to nano-units."""
-        is_number = not isinstance(epsilon, bool) and isinstance(epsilon, int | float)
-        if not is_number or not math.isfinite(epsilon) or epsilon <= 0:
-            raise InvalidInput(
-                f"epsilon must be a finite number above 0; {epsilon!r} was given.", epsilon=repr(epsilon)
-            )
         try:
             budget_nano = self.privacy_filter.nano_of(epsilon)
         except PrivacyError as error:
