@@ -189,7 +189,9 @@ def public_patterns(count: int, channels: int, height: int, width: int, seed: in
     return images
 
 
-def _character_copies(written: Tensor, labels: Tensor, shape: tuple[int, int, int], stream: torch.Generator) -> Tensor:
+def _character_copies(
+    prototypes: Tensor, labels: Tensor, shape: tuple[int, int, int], stream: torch.Generator
+) -> Tensor:
     """Return images (b, c, h, w) in [0, 1]: light ink on dark paper if grey, otherwise two random colours."""
     channels, height, width = shape
     b = len(labels)
@@ -200,7 +202,7 @@ def _character_copies(written: Tensor, labels: Tensor, shape: tuple[int, int, in
     move[:, 0, 1], move[:, 1, 0] = _SLANT * (2 * uniform(2, b) - 1) * torch.tensor([[1.0], [0.5]])
     grid = functional.affine_grid(move, [b, 1, height, width], align_corners=False)
     bends = functional.interpolate(_BEND * (2 * uniform(b, 2, _BENDS, _BENDS) - 1), (height, width), mode="bicubic")
-    ink = written[labels, (len(_WEIGHTS) * uniform(b)).long()]
+    ink = prototypes[labels, (len(_WEIGHTS) * uniform(b)).long()]
     ink = functional.grid_sample(ink, grid + bends.permute(0, 2, 3, 1), align_corners=False)
     if channels == 1:
         return ink * (0.7 + 0.3 * uniform(b, 1, 1, 1))

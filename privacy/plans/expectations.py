@@ -71,9 +71,9 @@ def expect(
     each = units / len(facts.classes)
     bands = RECIPES[recipe].bands(options, facts, each)
     measured, harder = _references(recipe, facts, each)
-    known_from = max((_LESS_SIGNAL * signals[0] for signals, _ in measured.values()), default=math.inf)
-    if 2 * units < limit:  # options follow from the limit, and measurements used options for their number of units
-        known_from = math.inf
+    is_far = 2 * units < limit  # options follow from the limit; measurements used options for their number of units
+    starts = [math.inf] if is_far else [_LESS_SIGNAL * signals[0] for signals, _ in measured.values()]
+    known_from = max(starts, default=math.inf)
 
     def band_at(q: float) -> str | None:
         return next((name for name in reversed(tuple(bands)) if bands[name] <= q), None)
@@ -87,7 +87,7 @@ def expect(
     def needed_nano(q: float) -> int:
         return math.ceil((q / each) ** 2 * NANO)
 
-    q = each * mu_of(plan.budget_nano)
+    q = each * mu_of(plan.cost_nano)
     band, accuracy, following = band_at(q), accuracy_at(q), next((name for name in bands if bands[name] > q), None)
     epsilon = more = None
     if following is not None:
@@ -99,9 +99,9 @@ def expect(
     edges = (needed_nano(least) for least in (*bands.values(), known_from) if 0 < least < math.inf)
     curve = []
     for cost_nano in sorted({*shares, *(nano for nano in (*edges, plan.cost_nano) if nano <= left_nano)}):
-        signal, epsilon_there = each * mu_of(cost_nano), privacy_filter.epsilon_of(cost_nano)
-        there = {"band": band_at(signal), "accuracy": accuracy_at(signal)}
-        curve.append(ExpectedPoint(cost_nano=cost_nano, epsilon=epsilon_there, **there))
+        signal, there = each * mu_of(cost_nano), privacy_filter.epsilon_of(cost_nano)
+        point = ExpectedPoint(cost_nano=cost_nano, epsilon=there, band=band_at(signal), accuracy=accuracy_at(signal))
+        curve.append(point)
     sentences = [] if band is None else [SEEN[band]]
     if accuracy is not None:
         if band is not None and band not in RECOGNISABLE:
@@ -114,10 +114,10 @@ def expect(
             f"{learner} is right on {share} of real images. This is typical for {' and '.join(measured)}{less}."
         )
     if sentences and expected_units is None:
-        sentences.append(f"This assumes that the limit of {limit:,} {facts.unit}s is reached; with fewer, expect less.")
+        sentences.append(f"This assumes the limit of {limit:,} {facts.unit}s; with fewer, expect less.")
     elif sentences:
         sentences.append(f"This assumes {units:,} {facts.unit}s, as you stated for this forecast.")
-        if 2 * units < limit:
+        if is_far:
             sentences.append(
                 f"The recipe's options suit the limit of {limit:,}. A dataset with a limit near {units:,} gives better "
                 "images."

@@ -28,8 +28,8 @@ NAMES = (  # in order of recommendation, as docs/how-to/choose-a-recipe.md expla
 
 NAMED_MAX = 6  # classes that a note names
 STATE_IT = (
-    "If classes differ in size, state their fractions with --class-fractions (option class_fractions); the plan then "
-    "lists the classes that will be lost."
+    "If classes differ in size, state --class-fractions (option class_fractions): plans then list those that will be "
+    "lost."
 )
 TRY_IT = "The smallest usable class is unknown for this recipe: run a preview with --class-fractions first."
 

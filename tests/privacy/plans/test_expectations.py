@@ -162,7 +162,7 @@ def test_an_expected_number_replaces_the_limit_in_the_forecast_alone():
     plan = build_plan("moments", {}, LIMIT, LIMIT.nano_of(10.0), large)
     assumed, stated = (expect(plan, {}, LIMIT, large, LIMIT.capacity_nano, number) for number in (None, 1200))
     assert (assumed.band, stated.band) == ("shapes", "outlines")
-    assert "This assumes that the limit of 2,000 records is reached; with fewer, expect less." in assumed.summary
+    assert "This assumes the limit of 2,000 records; with fewer, expect less." in assumed.summary
     assert "This assumes 1,200 records, as you stated for this forecast." in stated.summary
     assert stated.next_epsilon is not None
     assert stated.next_epsilon > 10

@@ -101,7 +101,7 @@ def test_one_example_stands_for_a_whole_band(site, planned, epsilon, reach):
 
 def test_the_expected_number_is_for_the_forecast_alone(site, planned):
     client, asked = site.signed_in("train", "read"), f"/train?dataset={planned[1]}&epsilon=10"
-    assert_shown(client.get(asked).text, "This assumes that the limit of 1,437 records is reached", "Expect shapes")
+    assert_shown(client.get(asked).text, "This assumes the limit of 1,437 records", "Expect shapes")
     page = client.get(f"{asked}&expected_units=900").text
     assert_shown(page, "This assumes 900 records, as you stated for this forecast.", "Expect blurred outlines")
     assert "Expect shapes" not in page
