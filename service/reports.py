@@ -10,15 +10,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy.orm import Session
+
 from obscura.wire.budgets import UNIT_WORDS
 from obscura.wire.schemas import to_the_minute
 from obscura.wire.wording import ADJACENCIES, EARLY_ENDS, show_percent
+from obscura.wire.words import EntryKind
+from privacy.accounting.filter import attacker_certainty_max
 from privacy.plans.moments import VISIBLE
-from service.db.job_tables import Release
+from service import ledger
+from service.db.job_tables import Job, Release
 from service.db.session import SessionFactory, transaction
+from service.errors import LedgerCorruption
 from service.identity.access import find, is_own, project_of
-from service.jobs import trained_on
 from service.jobs.kinds.evaluate import finished_evaluations
+from service.jobs.releases import trained_on, training_of
 from service.storage.interface import Storage, key_of
 from service.wording import RECIPE_TITLES, open_templates
 
@@ -42,6 +48,7 @@ def read_report(storage: Storage, factory: SessionFactory, release_id: str, name
     with transaction(factory, read_only=True) as session:
         release = find(session, Release, release_id)
         own = is_own(session, project_of(session, release.account_id))
+        of_account = _account_facts(session, training_of(session, release)) if own else {}
         classes = trained_on(session, release).classes
         evaluations = [
             {
@@ -56,10 +63,27 @@ def read_report(storage: Storage, factory: SessionFactory, release_id: str, name
     document = json.loads(storage.read(key_of(release_id), DATA))
     pictures = document.pop("pictures", {})
     document = document if own else shared_part(document)
+    document["release"] |= of_account
     if name == PAGE:
         return render_page(document, pictures, evaluations, classes, url)
     joined = {**document, "evaluations": evaluations}
     return (json.dumps(joined, indent=2, ensure_ascii=False, sort_keys=True) + "\n").encode()
+
+
+def _account_facts(session: Session, training: Job) -> dict[str, Any]:
+    """Return the limit and spending of the account when it paid for a release; nothing if they contradict the log."""
+    try:
+        capture = ledger.entry_of_hold(session, str(training.hold_id), EntryKind.CAPTURE)
+        privacy_filter = ledger.filter_of_hold(session, capture.hold_id, EntryKind.CAPTURE)
+    except LedgerCorruption:
+        return {}
+    nano = max(capture.capacity_nano, capture.spent_nano + capture.reserved_nano)
+    return {
+        "account_epsilon": max(privacy_filter.epsilon, privacy_filter.epsilon_of(nano)),
+        "account_attacker_certainty_max": attacker_certainty_max(privacy_filter, nano),
+        "account_nano": nano,
+        "account_spent_nano": capture.spent_nano,
+    }
 
 
 def shared_part(document: Mapping[str, Any]) -> dict[str, Any]:

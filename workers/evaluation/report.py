@@ -63,8 +63,7 @@ def write_report(
 
     Args:
         card: the release's privacy card, as JSON; KeyError if it lacks a fact that the guarantee needs.
-        release: public facts, as JSON: nothing here may depend on private data. `classes` are in label order. Amounts
-            whose names begin with `account_` bound everything that the account may ever publish.
+        release: public facts, as JSON: nothing here may depend on private data. `classes` are in label order.
         images: sample of the release, uint8 (n, h, w) or (n, h, w, c). Synthetic: the report shows them.
         technical: versions, config digest, hardware and similar facts, in display order.
     """

@@ -70,7 +70,6 @@ def write_artifact(directory: Path, trained: Path, context: Context, training: T
         charged = charged_by_stage(session, training)
         released = ledger.released(ledger.get_hold(session, training.hold_id))
         ended_early = jobs.get_job(session, training.job.id).ended_early
-        account = ledger.get_account(session, training.account.id)  # its limit may have changed
     plan = training.plan
     ran: dict[str, Event] = {}  # paid releases by stage; releases repeated after a crash count again
     for stage in plan.stages:
@@ -86,7 +85,6 @@ def write_artifact(directory: Path, trained: Path, context: Context, training: T
     card = ordered_card({"title": f"Privacy card: {name}", **facts, "incomplete": incomplete})
     summary: dict[str, Any] = {"facts": plan.facts}
     if published == "generator":
-        balance = ledger.balance_of(account)
         release = {
             "name": name,
             "dataset": training.dataset.name,
@@ -101,10 +99,6 @@ def write_artifact(directory: Path, trained: Path, context: Context, training: T
             ],
             "facts": plan.facts,
             "notes": plan.notes,
-            "account_epsilon": balance.guaranteed_epsilon,
-            "account_attacker_certainty_max": balance.attacker_certainty_max,
-            "account_nano": account.guaranteed_nano,
-            "account_spent_nano": account.spent_nano + charged.total(),
             "incomplete": incomplete,
         }
         _show_generator(directory, context, training, card, release, progress)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from obscura.wire.words import ReleaseKind
+from service import ledger
 from service.dashboard.releases import CLASSES_A_PAGE, GalleryPlace
 from service.db.access_tables import DEFAULT_PROJECT
 from service.db.dataset_tables import Dataset
@@ -14,6 +15,7 @@ from service.db.job_tables import Release
 from service.identity import projects
 from service.storage.interface import key_of
 from tests.service.dashboard.conftest import ORIGIN, assert_shown, forms_of, submit, token_in
+from tests.service.steps import raise_limit
 
 
 def numbers(html: str) -> list[int]:
@@ -209,3 +211,19 @@ def test_a_training_is_named_by_its_dataset_recipe_and_epsilon_and_shows_its_thr
         assert ("about 4 min left" in timeline[1]) == (job_id == stock.running)
     failed = site.add_job(stock.account, stock.dataset, epsilon=0.1, state="failed", failure_code="internal")
     assert "Failed</li>" in site.client().get(f"/jobs/{failed}").text
+
+
+def test_the_report_states_the_limit_of_the_account_at_publication(site, stock):
+    """Not the limit that priced the training, or a later one."""
+    job = site.add_job(stock.account, stock.dataset, epsilon=0.5, state="running")
+    site.do(raise_limit, stock.account, 20.0, site.now)
+    paid = {"hold_id": site.hold_of(job).id, "attempt": 1, "artifact_sha256": "ab" * 32, "reason": "published"}
+    site.do(ledger.capture, **paid, now=site.now)
+    capacity_nano = site.balance(stock.account).capacity_nano
+    release = site.add_release(job, name="raised", stored=3)
+    site.do(raise_limit, stock.account, 30.0, site.now)
+    client = site.signed_in("read")
+    assert_shown(client.get(f"/releases/{release}/report").text, "ε 20.0, same δ, by its limit at publication")
+    data = client.get(f"/releases/{release}/files/report.json").json()["release"]
+    assert data["account_nano"] == capacity_nano
+    assert data["account_spent_nano"] == site.balance(stock.account).spent_nano
