@@ -6,6 +6,7 @@ Projects that a release is shared with get a report without facts about the acco
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from service.storage.interface import Storage, key_of
 from service.wording import RECIPE_TITLES, open_templates
 
 EPSILON_WEAK = 10
+REFERENCE_IMAGES_MIN = 1000  # for training a CNN on real images; with fewer, its accuracy is no ceiling
 PAGE, DATA = "report.html", "report.json"
 _TEMPLATES = open_templates(Path(__file__).parent / "templates")
 # The part of a shared release's report for other projects: facts on the privacy card, and facts on how the training was
@@ -118,6 +120,7 @@ def render_page(
         earlier=[evaluation for evaluation in evaluations if evaluation not in latest],
         classes=classes,
         measured=measured,
+        reference_of=reference_of,
         advice=_advice(document, measured),
         adjacencies=ADJACENCIES,
         early_words=EARLY_ENDS,
@@ -129,16 +132,37 @@ def render_page(
     return page.encode()
 
 
+def reference_of(results: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the accuracy of the CNN trained on half of the public images, in words; None if it was not measured.
+
+    The other half tests it. The 95% interval (Wilson) covers the choice of these images. `few` means: do not compare.
+    """
+    accuracy, evaluation = results.get("accuracy_real"), results.get("evaluation") or {}
+    images = evaluation.get("test_images", 0)
+    if accuracy is None or images < 2:
+        return None
+    trained, tested, z = images - images // 2, images // 2, 1.96
+    middle = accuracy + z**2 / (2 * tested)
+    half = z * math.sqrt(accuracy * (1 - accuracy) / tested + (z / (2 * tested)) ** 2)
+    low, high = ((middle + side) / (1 + z**2 / tested) for side in (-half, half))
+    few = trained < REFERENCE_IMAGES_MIN
+    note = f"tested on {tested:,} others; 95% interval {show_percent(low, up=False)} to {show_percent(high, up=True)}"
+    if few:
+        note += f". With fewer than {REFERENCE_IMAGES_MIN:,} training images, this is no upper limit"
+    return {"accuracy": accuracy, "trained": trained, "note": note, "few": few}
+
+
 def _verdict(evaluation: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the accuracy of synthetic images, that of real images or None, and the weakest class or None."""
+    """Return the accuracy of synthetic images, the comparable `reference` or None, and the weakest class or None."""
     kind = "cnn" if "cnn" in evaluation["accuracy"] else next(iter(evaluation["accuracy"]))
     balanced = (evaluation.get("balanced_accuracy") or {}) if evaluation["evaluation"].get("uneven_classes") else {}
     by_class = evaluation.get("accuracy_by_class") or {}
     weakest = min(by_class, key=by_class.__getitem__, default=None)
+    reference = reference_of(evaluation)
     return {
         "accuracy": balanced.get(kind, evaluation["accuracy"][kind]),
         "title": "Balanced accuracy" if kind in balanced else "Accuracy",
-        "real": None if kind in balanced else evaluation.get("accuracy_real"),
+        "real": None if kind in balanced or reference is None or reference["few"] else reference,
         "weakest": weakest,
         "weakest_accuracy": by_class.get(weakest),
         "dataset": evaluation["evaluation"]["dataset"],
@@ -155,7 +179,7 @@ def _advice(document: Mapping[str, Any], measured: Mapping[str, Any]) -> dict[st
     dont = ["Make decisions about a person from these images: they show classes, not people."]
     if not measured:
         do.append("Evaluate the release on public images before you rely on it. An evaluation costs no budget.")
-    elif measured["real"] is None or measured["accuracy"] >= 0.9 * measured["real"]:
+    elif measured["real"] is None or measured["accuracy"] >= 0.9 * measured["real"]["accuracy"]:
         do.append("Train and test programs on these images, and confirm results on real images.")
     else:
         do.append("Develop and test programs with these images. Train final classifiers on real images.")

@@ -150,7 +150,7 @@ def release(
         match tab:
             case "usefulness":
                 values |= tradeoff(session, view.dataset, release_id) if view.payer else {"trained": []}
-                values["evaluations"] = views.evaluations(session, release_id)
+                values |= {"evaluations": views.evaluations(session, release_id), "reference_of": reports.reference_of}
                 values["public"] = views.evaluable_like(session, view.dataset)
             case "use":
                 values["samples"] = views.samples(session, release_id)
