@@ -33,14 +33,10 @@ EPSILON_WEAK = 10
 REFERENCE_IMAGES_MIN = 1000  # for training a CNN on real images; with fewer, its accuracy is no ceiling
 PAGE, DATA = "report.html", "report.json"
 _TEMPLATES = open_templates(Path(__file__).parent / "templates")
-# The part of a shared release's report for other projects: facts on the privacy card, and facts on how the training was
-# carried out. The account's names and amounts, and notes derived from them, are only for its own project.
+# The part of a shared release's report for other projects, beside the privacy card: how the training was carried out.
+# The account's names and amounts, and notes derived from them, are only for its own project.
 _SHARED = {
     "release": ("name", "recipe", "classes", "created_at", "stages", "facts", "incomplete"),
-    "guarantee": (
-        *("epsilon", "delta", "unit", "adjacency", "accounting", "rate", "base", "capacity_nano", "cost_nano"),
-        *("pld_epsilon", "accountant", "assumed_public", "not_covered"),
-    ),
     "technical": ("obscura", "python", "torch", "device", "plan (SHA-256)"),
 }
 
@@ -66,6 +62,7 @@ def read_report(storage: Storage, factory: SessionFactory, release_id: str, name
     pictures = document.pop("pictures", {})
     document = document if own else shared_part(document)
     document["release"] |= of_account
+    document["guarantee"] = guarantee_of(release.card)
     if name == PAGE:
         return render_page(document, pictures, evaluations, classes, url)
     joined = {**document, "evaluations": evaluations}
@@ -76,7 +73,7 @@ def _account_facts(session: Session, training: Job) -> dict[str, Any]:
     """Return the limit and spending of the account when it paid for a release; nothing if they contradict the log."""
     try:
         capture = ledger.entry_of_hold(session, str(training.hold_id), EntryKind.CAPTURE)
-        privacy_filter = ledger.filter_of_hold(session, capture.hold_id, EntryKind.CAPTURE)
+        privacy_filter = ledger.filter_of_hold(session, str(training.hold_id), EntryKind.CAPTURE)
     except LedgerCorruption:
         return {}
     nano = max(capture.capacity_nano, capture.spent_nano + capture.reserved_nano)
@@ -86,6 +83,14 @@ def _account_facts(session: Session, training: Job) -> dict[str, Any]:
         "account_nano": nano,
         "account_spent_nano": capture.spent_nano,
     }
+
+
+def guarantee_of(card: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of a privacy card that a report states."""
+    named, accounting = ("epsilon", "delta", "unit", "adjacency", "assumed_public", "not_covered"), card["accounting"]
+    amounts = ("rate", "base", "capacity_nano", "cost_nano", "pld_epsilon", "accountant")
+    facts = {name: card[name] for name in named} | {name: accounting.get(name) for name in amounts}
+    return facts | {"accounting": accounting["method"]}
 
 
 def shared_part(document: Mapping[str, Any]) -> dict[str, Any]:
