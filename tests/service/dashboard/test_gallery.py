@@ -100,18 +100,6 @@ def test_images_are_cached_forever_and_stored_ones_downloaded_at_once(site, stoc
     assert stored.headers["content-disposition"] == f'attachment; filename="{stock.release}-images.zip"'
 
 
-def test_a_release_without_stored_images_shows_its_grid(site, stock):
-    job = site.add_job(stock.account, stock.dataset, epsilon=0.2, state="succeeded")
-    old, client = site.add_release(job, name="old"), site.client()
-    html = client.get(f"/releases/{old}").text
-    assert_shown(html, f'<img src="/releases/{old}/grid.png"', f'href="/releases/{old}/use#draw-title"')
-    assert "images.zip" not in html
-    assert client.get(f"/releases/{old}/images/0.png").status_code == 404
-    grid = client.get(f"/releases/{old}/grid.png").content
-    assert client.get(f"/releases/{old}/tiles.png").content == grid
-    assert client.get(f"/releases/{stock.release}/tiles.png").content != grid
-
-
 def test_a_link_in_the_place_of_stored_images_is_not_followed(site, stock):
     folder = site.settings.data_dir / key_of(stock.release)
     (folder / "images.zip").rename(site.settings.data_dir / "elsewhere.zip")
@@ -220,7 +208,7 @@ def test_the_report_states_the_limit_of_the_account_at_publication(site, stock):
     paid = {"hold_id": site.hold_of(job).id, "attempt": 1, "artifact_sha256": "ab" * 32, "reason": "published"}
     site.do(ledger.capture, **paid, now=site.now)
     capacity_nano = site.balance(stock.account).capacity_nano
-    release = site.add_release(job, name="raised", stored=3)
+    release = site.add_release(job, name="raised")
     site.do(raise_limit, stock.account, 30.0, site.now)
     client = site.signed_in("read")
     assert_shown(client.get(f"/releases/{release}/report").text, "ε 20.0, same δ, by its limit at publication")
