@@ -94,8 +94,7 @@ def show_decisions(request: Request, service: Running, viewer: Reader) -> HTMLRe
         invited = views.invitations(session, waiting, now)
         alone = sum(row.project_id is None for row in admins.admins(session)) == 1
         odds_of = accounts.effects_of(session, requests)
-    values = {"requests": requests, "odds_of": odds_of, "invited": invited, "sole_admin": alone}
-    return page(request, "decisions.html", **values)
+    return page(request, "decisions.html", requests=requests, odds_of=odds_of, invited=invited, sole_admin=alone)
 
 
 @router.get("/settings/projects")
