@@ -47,6 +47,7 @@ from service.db.session import SessionFactory, transaction
 from service.jobs import kinds
 from service.main import create_app, utc_now
 from service.settings import Settings
+from tests.pictures import archive, picture
 from tests.service.steps import CARD, REPORT, WithDatabase, charge_planned, make_key
 from tests.together import wait_until
 
@@ -217,6 +218,7 @@ class Served(WithDatabase):
         folder.mkdir(parents=True)
         (folder / "report.json").write_text(json.dumps(REPORT), "utf-8")
         (folder / "grid.png").write_bytes(b"\x89PNG not really")
+        (folder / "images.zip").write_bytes(archive(("0/0000000.png", picture())))
         files = {"artifact_sha256": "ab" * 32, "artifact_dir": f"releases/{release_id}"}
         shown = {
             "card": CARD,
