@@ -3,7 +3,8 @@
 Run `python -m benchmarks.api --json FILE`; `--quick` lays in a hundredth. A real service in a process of its own, on
 SQLite and on PostgreSQL (from OBSCURA_TEST_POSTGRES, else from the usual local port). Before anything is measured each
 route is asked once. `cpu_ms` is processor time of the service's process for one request, without the database's server.
-`kb` is the length of the answer, `stored` the number of entries in the ledger. The last rows are the upload of an npz.
+`kb` is the length of the answer, `stored` the number of entries in the ledger. Exports that grow with the stock and the
+upload of an npz are measured by their throughput.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ CLIENTS = (1, 8)
 CPU_MS_MAX = 30.0
 PAGE_MS_MAX, PAGE_KB_MAX = 100.0, 100.0  # of the dashboard's pages, asked for by one client at a time
 UPLOAD_MB_PER_SECOND_MIN = 30.0
+EXPORT_MB_PER_SECOND_MIN = 2.0
+EXPORTS = ("/accounts/{account_id}/ledger.csv",)  # downloads that grow with the stock; no pages
 DATABASES = ("sqlite", "postgresql")
 STOCK = {"accounts": 1000, "jobs": 10_000, "entries": 1_000_000}
 QUICK = {"accounts": 20, "jobs": 200, "entries": 10_000}
@@ -221,6 +224,19 @@ def upload(running: Service) -> dict[str, float]:
     }
 
 
+def export(running: Service, path: str) -> dict[str, float]:
+    """Download a file that grows with what is stored, once; return how fast it went."""
+    cpu, started = running.cpu_seconds(), time.perf_counter()
+    size = running.get(running.connect(), path)
+    seconds = time.perf_counter() - started
+    return {
+        "megabytes": size / 1e6,
+        "seconds": seconds,
+        "megabytes_per_second": size / 1e6 / seconds,
+        "cpu_ms": 1e3 * (running.cpu_seconds() - cpu),
+    }
+
+
 def measure_database(kind: str, options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """Return the rows of one database."""
     data_dir = folder / kind
@@ -236,6 +252,10 @@ def measure_database(kind: str, options: argparse.Namespace, folder: Path) -> li
         rows = []
         with service(url, data_dir, stock.token) as running:
             for path in routes():
+                if path in EXPORTS:
+                    row = {"database": kind, "route": path, "clients": 1, "stored": sizes["entries"]}
+                    rows.append(row | export(running, filled(path, stock)[0]))
+                    continue
                 for address, clients in ((address, clients) for address in filled(path, stock) for clients in CLIENTS):
                     found = measure(running, address, clients, options.seconds)
                     name = path + (f" ({address.rpartition('/')[2]})" if path.startswith("/parts/") else "")
@@ -256,18 +276,20 @@ def missed(rows: list[dict[str, Any]]) -> list[str]:
         for row in rows
         if "megabytes" not in row and row["cpu_ms"] > CPU_MS_MAX
     ]
-    uploads = [row for row in rows if "megabytes" in row]
+    sent = [row for row in rows if "megabytes" in row]
     slow += [
         f"{row['database']} {row['route']}: {row['p50_ms']:.1f} ms and {row['kb']:.1f} kB of a page"
         for row in rows
-        if not row["route"].startswith((*_FILES, "PUT "))
+        if "megabytes" not in row
+        and not row["route"].startswith(_FILES)
         and row["clients"] == 1
         and (row["p50_ms"] > PAGE_MS_MAX or row["kb"] > PAGE_KB_MAX)
     ]
     return slow + [
-        f"{row['database']}: an upload at {row['megabytes_per_second']:.1f} MB/s"
-        for row in uploads
-        if row["megabytes_per_second"] < UPLOAD_MB_PER_SECOND_MIN
+        f"{row['database']} {row['route']}: {row['megabytes_per_second']:.1f} MB/s"
+        for row in sent
+        if row["megabytes_per_second"]
+        < (EXPORT_MB_PER_SECOND_MIN if row["route"] in EXPORTS else UPLOAD_MB_PER_SECOND_MIN)
     ]
 
 

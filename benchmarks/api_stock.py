@@ -41,7 +41,7 @@ CARD = {
     "unit": "record",
     "adjacency": "add_remove",
     "recipe": "datalens",
-    "accounting": {"accountant": "dp-accounting"},
+    "accounting": {"accountant": "dp-accounting", "method": "approximate_gdp", "cost_nano": 1},
     "assumed_public": ["the class names"],
     "not_covered": ["other publications"],
 }
@@ -57,7 +57,6 @@ PLAN = {
 _SYNTHETIC = {"images": 0, "classes": [], "collapsed": [], "exact_duplicates": 0, "between_class_distance": 0}
 REPORT = {
     "release": {"name": "stock", "recipe": "datalens", "facts": {}, "incomplete": None, "created_at": None},
-    "guarantee": {**CARD, "accountant": None, "pld_epsilon": None, "cost_nano": 1},
     "synthetic": _SYNTHETIC | {"mode_collapse_rule": ""},
     "technical": {},
 }
@@ -262,7 +261,8 @@ def _preview(account_id: str, dataset_id: str, moment: datetime) -> tuple[dict[s
 
 def _files(data_dir: Path, release_id: str, sample: dict[str, Any]) -> None:
     drawn = {Path(sample["path"]).name: bytes(PICTURE_BYTES)}
-    released = {name: content.encode() for name, content in FILES.items()} | {"grid.png": bytes(PICTURE_BYTES)}
+    released = {name: content.encode() for name, content in FILES.items()}
+    released |= dict.fromkeys(("grid.png", "tiles.png"), bytes(PICTURE_BYTES))
     with zipfile.ZipFile(stored := io.BytesIO(), "w") as archive:
         archive.writestr("a/0000000.png", bytes(PICTURE_BYTES))
     released[IMAGES_FILE] = stored.getvalue()

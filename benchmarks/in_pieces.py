@@ -150,7 +150,7 @@ def judge(folder: Path, data: Folder, job: Job, seed: int, until: float) -> None
         images, labels = draw(load_released(folder / "released"), classes, job.samples, seed)
         document["images_a_second"] = round(job.samples / (time.monotonic() - started), 1)
         shown = torch.cat([images[labels == label][:_SHOWN] for label in range(classes)])
-        (folder / "grid.png").write_bytes(draw_grid(shown.float() / 255, data.classes))
+        (folder / "grid.png").write_bytes(draw_grid(shown.permute(0, 2, 3, 1).numpy(), data.classes))
         torch.save((images, labels), folder / DRAWN)
     synthetic: tuple[Tensor, Tensor] = torch.load(folder / DRAWN)
     for name in job.judges:

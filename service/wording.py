@@ -43,7 +43,7 @@ ADMISSIONS = {
 }
 # What a role may do, in the order of the forms.
 ROLES = {
-    "analyst": ("Analyst", "plan, train, generate and evaluate"),
+    "analyst": ("Analyst", "plan, generate, evaluate, and train, which spends the budget of the project’s accounts"),
     "steward": ("Steward", "upload and delete images"),
     "auditor": ("Auditor", "read everything, including the audit log"),
     "viewer": ("Viewer", "read releases and samples over the API"),

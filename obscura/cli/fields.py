@@ -43,8 +43,9 @@ COLUMNS: Mapping[str, Sequence[str]] = {
         "records at most=records_declared, subjects at most=subjects_declared, created_at, "
         "failure=failure_code, classes",
         "evaluation": "id, state, dataset_id, accuracy, balanced=balanced_accuracy, "
-        "weakest class=accuracy_by_class, trained on real images=accuracy_real, frechet=similarity.frechet_distance, "
-        "recall=similarity.recall, extractor=similarity.extractor, samples, seed, job_id, finished_at",
+        "weakest class=accuracy_by_class, trained on half of the public images=accuracy_real, "
+        "frechet=similarity.frechet_distance, recall=similarity.recall, extractor=similarity.extractor, samples, seed, "
+        "job_id, finished_at",
         "job": "id, kind, state, dataset_id, recipe, cost=cost_epsilon, charged=progress.charged_epsilon, "
         "progress, release_id, account_id, started_at, finished_at, options, "
         "ended_early, failure=failure.message, blocked=blocked.message",

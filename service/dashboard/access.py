@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated
 from urllib.parse import parse_qsl
 
 from fastapi import Depends, Request
 
-from service.api.deps import Running, require_open_to, require_same_origin, require_token, signed_in_by_cookie
+from service.api.deps import Running, Service, require_open_to, require_same_origin, require_token, signed_in_by_cookie
 from service.dashboard.pages import SignInNeeded
 from service.db.session import transaction
 from service.errors import Forbidden, InvalidInput
@@ -32,6 +33,7 @@ class Viewer:
     viewed_project: str = ""  # name of the project that an admin of the installation views as its owner
     other_projects: Mapping[str, str] = field(default_factory=dict)  # names of all others, while they view one
     keeps_audit_log: bool = False
+    count_waiting: Callable[[], int] = lambda: 0  # decisions that wait for the viewer; asks the database
 
     @property
     def settings(self) -> list[tuple[str, str]]:
@@ -43,11 +45,9 @@ class Viewer:
 
     @property
     def runs_installation(self) -> bool:
-        """Return whether the viewer is an admin of the installation."""
         return self.may(Scope.ADMIN) and self.principal is not None and self.principal.project_id is None
 
     def may(self, scope: str) -> bool:
-        """Return whether the key has a scope; admins have all."""
         return self.principal is not None and covers(self.principal.scopes, Scope(scope))
 
     def offers(self, scope: str) -> bool:
@@ -57,17 +57,13 @@ class Viewer:
         """
         return self.principal is None or (self.may(scope) and not self.projects)
 
-    def signed_in(self) -> Principal:
-        """Return the signed-in caller; raise SignInNeeded if there is none."""
+    def signed_in(self, scope: Scope | None = None) -> Principal:
+        """Return the signed-in caller; raise SignInNeeded if there is none, and Forbidden if the scope is missing."""
         if self.principal is None:
             raise SignInNeeded("Sign in to see this page.")
+        if scope is not None:
+            self.principal.require(scope)
         return self.principal
-
-    def require(self, scope: Scope) -> Principal:
-        """Return the signed-in caller; raise SignInNeeded if there is none, and Forbidden if the scope is missing."""
-        principal = self.signed_in()
-        principal.require(scope)
-        return principal
 
 
 BySession = Annotated[SignedIn | None, Depends(signed_in_by_cookie)]
@@ -91,9 +87,17 @@ def find_member(request: Request, service: Running, signed_in: BySession) -> Vie
         viewed_project=viewed,
         other_projects=found if viewing else {},
         keeps_audit_log=service.settings.audit_log != "off",
+        count_waiting=partial(_count_waiting, service, principal),
     )
     require_open_to(service, request, principal)
     return viewer
+
+
+def _count_waiting(service: Service, caller: Principal) -> int:
+    if not covers(caller.scopes, Scope.ADMIN):
+        return 0
+    with transaction(service.factory, read_only=True) as session:
+        return views.count_waiting(session, caller, service.clock())
 
 
 def find_viewer(request: Request, service: Running, signed_in: BySession) -> Viewer:

@@ -40,7 +40,6 @@ from service.views import ROWS_MAX, accounts, admins, jobs, releases, sweeps
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 
 
-ACCOUNT_PARTS = ("overview", "data", "jobs", "ledger", "controls")
 ACCOUNTS_A_PAGE = 25
 RECENT = 6  # number of jobs and releases shown on other pages
 JOBS_OF_ACCOUNT = 25
@@ -75,7 +74,6 @@ def overview(request: Request, service: Running, after: Place = None) -> HTMLRes
 
 @router.get("/parts/{name}")
 def overview_part(request: Request, service: Running, name: str, after: Place = None) -> HTMLResponse:
-    """Render one part of the overview, for the script that refreshes it."""
     if name not in _PARTS:
         raise errors.NotFound("There is no such part of a page.")
     with transaction(service.factory, read_only=True) as session:
@@ -156,9 +154,10 @@ def ledger_csv(service: Running, account_id: str) -> StreamingResponse:
 def write_csv(rows: Iterable[Sequence[Any]]) -> str:
     """Format rows as CSV, objects as JSON. A cell that a spreadsheet would run as a formula gets a leading quote."""
     text = io.StringIO()
+    writer = csv.writer(text)
     for row in rows:
         cells = [json.dumps(cell) if isinstance(cell, dict) else cell for cell in row]
-        csv.writer(text).writerow(f"'{cell}" if str(cell).startswith(FORMULAS) else cell for cell in cells)
+        writer.writerow(f"'{cell}" if str(cell).startswith(FORMULAS) else cell for cell in cells)
     return text.getvalue()
 
 
@@ -170,11 +169,8 @@ def account(
     account_id: str,
     part: str = "overview",
     before: Annotated[int | None, Query(ge=1, le=2**62)] = None,
-    epsilon: Annotated[float | None, Query(description="A new limit, whose effect the controls show.")] = None,
+    epsilon: Annotated[float | None, Query(description="A new limit, whose effect is shown.")] = None,
 ) -> HTMLResponse:
-    """Show one tab of an account: overview, data, jobs, ledger or controls."""
-    if part not in ACCOUNT_PARTS:
-        raise errors.NotFound("There is no such part of an account's page.")
     now = service.clock()
     with transaction(service.factory, read_only=True) as session:
         shown = accounts.read(session, account_id)
@@ -207,6 +203,7 @@ def account(
                 values["before"] = before
             case "controls":
                 values["holds"] = accounts.open_holds(session, account_id)
+                values["odds_of"] = accounts.effects_of(session, values["requests"])
                 values["effect"], row = None, ledger.get_account(session, account_id)
                 if epsilon is not None and epsilon != row.epsilon:
                     with suppress(InvalidParameter):
@@ -214,6 +211,8 @@ def account(
                 waiting = Dataset.state.in_((DatasetState.DECLARED, DatasetState.RECEIVING))
                 count = visible(session, Dataset, select(func.count(Dataset.id)))
                 values["uploads"] = session.scalar(count.where(Dataset.account_id == account_id, waiting))
+            case _:
+                raise errors.NotFound("There is no such part of an account's page.")
     return page(request, f"account_{part}.html", **values)
 
 

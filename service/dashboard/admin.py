@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse
@@ -21,6 +22,7 @@ from service.db.session import transaction
 from service.identity import admins, decisions, invitations, people, projects
 from service.identity.access import Scope, visible
 from service.identity.auth import is_usable
+from service.views import accounts
 from service.views import admins as views
 from service.webhooks.delivering import WEBHOOKS_MAX
 
@@ -36,8 +38,8 @@ DELIVERIES_SHOWN_MAX = 10  # of each webhook
 @router.get("/settings/members")
 def show_members(request: Request, service: Running, viewer: Reader) -> HTMLResponse:
     """Show admins, invitations, and people of the sign-in provider. An owner sees those of their project."""
-    viewer.require(Scope.ADMIN)
-    now = service.clock()
+    viewer.signed_in(Scope.ADMIN)
+    now, host = service.clock(), urlsplit(service.settings.public_url or str(request.base_url)).hostname
     with transaction(service.factory, read_only=True) as session:
         rows = admins.admins(session)
         records = [record_of(AdminRecord, row) for row in rows]
@@ -57,13 +59,13 @@ def show_members(request: Request, service: Running, viewer: Reader) -> HTMLResp
         invitations=invited,
         usable=usable,
         provider=service.provider is not None,
+        local_host=host if host in ("127.0.0.1", "localhost", "::1") else None,
     )
 
 
 @router.get("/settings/keys")
 def show_keys(request: Request, service: Running, viewer: Reader) -> HTMLResponse:
-    """Show the keys, valid keys first."""
-    viewer.require(Scope.ADMIN)
+    viewer.signed_in(Scope.ADMIN)
     now = service.clock()
     with transaction(service.factory, read_only=True) as session:
         order = is_usable(now).desc(), ApiKey.created_at.desc(), ApiKey.id
@@ -91,13 +93,13 @@ def show_decisions(request: Request, service: Running, viewer: Reader) -> HTMLRe
         waiting = invitations.awaiting_admission(session, now) if viewer.may(Scope.ADMIN) else []
         invited = views.invitations(session, waiting, now)
         alone = sum(row.project_id is None for row in admins.admins(session)) == 1
-    return page(request, "decisions.html", requests=requests, invited=invited, sole_admin=alone)
+        odds_of = accounts.effects_of(session, requests)
+    return page(request, "decisions.html", requests=requests, odds_of=odds_of, invited=invited, sole_admin=alone)
 
 
 @router.get("/settings/projects")
 def show_projects(request: Request, service: Running, viewer: Reader) -> HTMLResponse:
-    """Show the projects that the key can see."""
-    viewer.require(Scope.READ)
+    viewer.signed_in(Scope.READ)
     with transaction(service.factory, read_only=True) as session:
         rows = session.scalars(visible(session, Project).order_by(Project.name).limit(SHOWN_MAX)).all()
         shown = views.project_uses(session, rows)
@@ -106,8 +108,7 @@ def show_projects(request: Request, service: Running, viewer: Reader) -> HTMLRes
 
 @router.get("/settings/webhooks")
 def show_webhooks(request: Request, service: Running, viewer: Reader) -> HTMLResponse:
-    """Show the webhooks with their latest deliveries."""
-    viewer.require(Scope.ADMIN)
+    viewer.signed_in(Scope.ADMIN)
     with transaction(service.factory, read_only=True) as session:
         newest = visible(session, Webhook).order_by(Webhook.created_at.desc(), Webhook.id).limit(WEBHOOKS_MAX)
         hooks = views.webhooks(session, session.scalars(newest).all(), service.clock())
@@ -123,7 +124,7 @@ def show_webhooks(request: Request, service: Running, viewer: Reader) -> HTMLRes
 def show_audit_log(
     request: Request, service: Running, viewer: Reader, before: Annotated[str | None, Query(max_length=64)] = None
 ) -> HTMLResponse:
-    viewer.require(Scope.AUDIT)
+    viewer.signed_in(Scope.AUDIT)
     with transaction(service.factory, read_only=True) as session:
         shown = views.events(session, newest=True, before=before, limit=SHOWN_MAX + 1)
         asked = {event.key_id for event in shown}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, Field, ValidationError
 from sqlalchemy import or_, select
 
 from obscura import image_types
 from obscura.wire.formats import UploadFit, UploadFormat
+from obscura.wire.schemas import DatasetRecord
 from service import disk
 from service.api import deps, middleware, uploading
 from service.api.deps import Running, Service
@@ -71,7 +72,7 @@ async def _read_form(request: Request) -> UploadForm:
 def _find_sender(request: Request, viewer: Reader) -> Principal:
     """Return the caller, who may upload and has sent the request from one of our pages."""
     deps.require_same_origin(request)
-    caller = viewer.require(Scope.DATA)
+    caller = viewer.signed_in(Scope.DATA)
     deps.require_token(request.headers.get(deps.FORM_TOKEN, ""), viewer.form_token)
     return caller
 
@@ -83,7 +84,7 @@ Secret = Annotated[str, Header(alias="X-Upload", max_length=64)]
 
 @router.post(uploading.PARTS_PATH)
 @middleware.body_limit(middleware.LARGE_BODY_BYTES_MAX)
-def begin_upload(service: Running, caller: Sender, form: Form) -> Response:
+def begin_upload(service: Running, caller: Sender, form: Form) -> dict[str, str]:
     """Begin an upload in parts: check the form, without the database, before anything is sent."""
     limit = service.settings.upload_bytes_max
     if form.fields:
@@ -91,14 +92,14 @@ def begin_upload(service: Running, caller: Sender, form: Form) -> Response:
     if form.file_bytes > limit:
         raise TooLarge("This file", limit, form.file_bytes)
     disk.require_room(service.settings)
-    return JSONResponse({"upload": parts.begin(service.settings, caller.id, caller.project_id)})
+    return {"upload": parts.begin(service.settings, caller.id, caller.project_id)}
 
 
 @router.put(uploading.PARTS_PATH)
 @middleware.body_limit(None)
 def put_part(
     request: Request, service: Running, caller: Sender, offset: Annotated[int, Query(ge=0)], upload: Secret
-) -> Response:
+) -> dict[str, int]:
     """Receive a part. An empty one only returns how many bytes have been received."""
     settings = service.settings
     with (
@@ -107,12 +108,12 @@ def put_part(
     ):
         disk.require_room(settings)
         received = sent.append(offset, body.blocks(), bytes_max=settings.upload_bytes_max)
-    return JSONResponse({"received": received})
+    return {"received": received}
 
 
 @router.post("/datasets/{dataset_id}")
 @middleware.body_limit(middleware.LARGE_BODY_BYTES_MAX)
-def receive_upload(service: Running, caller: Sender, dataset_id: str, form: Form) -> Response:
+def receive_upload(service: Running, caller: Sender, dataset_id: str, form: Form) -> DatasetRecord:
     """Receive the parts of an upload for a declared dataset; for "new", also declare it, atomically."""
     settings = service.settings
     if dataset_id != "new":  # before the parts, so that another project's dataset is answered like an unknown one
@@ -126,7 +127,7 @@ def receive_upload(service: Running, caller: Sender, dataset_id: str, form: Form
     ):
         sent = reading.Sent(upload.blocks(), form.format, fit=form.fit)
         received = receiving.receive_parts(context, upload, sent, declared, by=caller.id)
-    return JSONResponse(releases.dataset_record(received).model_dump(mode="json"))
+    return releases.dataset_record(received)
 
 
 @router.get("/datasets/{dataset_id}")

@@ -91,7 +91,6 @@ class TrainingForm(BaseModel, frozen=True):
         return {name: self.body(schema).model_dump(mode="json", exclude_none=True) for name, schema in schemas.items()}
 
     def command(self) -> str:
-        """Return the equivalent command."""
         words = ["obscura", "sweep" if self.grids else "train", self.dataset]
         words += ["--recipe", self.recipe, "--epsilon", self.epsilon]
         for line in forms.write_options(forms.read_options(self.options)).splitlines():
@@ -163,7 +162,7 @@ def plan_page(request: Request, service: Running, chosen: Chosen) -> HTMLRespons
             prefilled = f"{wording.proposed_epsilon(most):g}" if most > 0 else "1"
             chosen = chosen.model_copy(update={"dataset": dataset.id, "epsilon": chosen.epsilon or prefilled})
             if not price_alone:  # the price is requested at every slider step
-                values["public"] = releases.evaluable_like(session, releases.dataset_record(dataset))
+                values["public"], _ = releases.public_datasets(session, releases.dataset_record(dataset))
             values |= {"most": most, "payer": payer}
             if payer.balance is not None and most == 0:
                 of_account = Release.account_id == payer.id
@@ -243,7 +242,7 @@ def job(request: Request, service: Running, job_id: str) -> HTMLResponse:
     with transaction(service.factory, read_only=True) as session:
         view = views.view(session, job_id, service.clock())
     template = "_job.html" if request.scope["path"].endswith("/part") else "job.html"
-    return pages.page(request, template, view=view, plan=view.plan)
+    return pages.page(request, template, view=view, plan=view.row.plan or {})
 
 
 @router.get("/jobs/{job_id}/events")

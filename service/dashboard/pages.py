@@ -64,29 +64,28 @@ class PageRoute(APIRoute):
         handler = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
-            wants_problem = PROBLEM in request.headers.get("accept", "")  # as the pages' own scripts do
             try:
                 response = await handler(request)
-            except SignInNeeded:
-                if wants_problem:
+            except (ObscuraError, PrivacyError, RequestValidationError) as error:
+                if PROBLEM in request.headers.get("accept", ""):  # as the pages' own scripts do
                     raise
-                request.state.outcome = Outcome.REFUSED
-                response = RedirectResponse(f"/login?next={quote(request.scope['path'])}", status_code=303)
-            except (ObscuraError, PrivacyError) as error:
-                if wants_problem:
-                    raise
-                message = error.message if isinstance(error, AccountInDoubt) else ""
-                response = _error_page(request, answer_error(request, error), message)
-            except RequestValidationError:
-                if wants_problem:
-                    raise
-                problem = problem_response(request, "invalid_input", "A value of the form is missing or out of range.")
-                response = _error_page(request, problem)
+                response = _answer(request, error)
             for name, value in HEADERS.items():
                 response.headers.setdefault(name, value)
             return response
 
         return handle
+
+
+def _answer(request: Request, error: ObscuraError | PrivacyError | RequestValidationError) -> Response:
+    if isinstance(error, SignInNeeded):
+        request.state.outcome = Outcome.REFUSED
+        return RedirectResponse(f"/login?next={quote(request.scope['path'])}", status_code=303)
+    if isinstance(error, RequestValidationError):
+        problem = problem_response(request, "invalid_input", "A value of the form is missing or out of range.")
+        return _error_page(request, problem)
+    message = error.message if isinstance(error, AccountInDoubt) else ""
+    return _error_page(request, answer_error(request, error), message)
 
 
 def show_errors_as_pages(app: FastAPI, find_viewer: Callable[[Request], Awaitable[object]]) -> None:
@@ -124,12 +123,11 @@ def page(request: Request, template: str, *, status_code: int = 200, **values: A
 
 
 def _error_page(request: Request, problem: Response, message: str = "") -> HTMLResponse:
-    """Return the page that shows a problem document, optionally with another message."""
     facts, status = json.loads(bytes(problem.body)), problem.status_code
     values = {"title": TITLES.get(facts["code"], "Invalid request"), "message": message or facts["detail"]}
     values |= {"code": facts["code"] if facts["code"] in STATUSES else "", "status": status}
     values["request_id"] = request.scope.get("obscura.request_id")
-    response = page(request, "error.html", status_code=status, **values)
+    response = page(request, "error.html", status_code=status, failed=True, **values)
     kept = {name: value for name, value in problem.headers.items() if name in ("retry-after", "x-request-id")}
     response.headers.update(kept | HEADERS)
     return response

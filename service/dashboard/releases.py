@@ -90,18 +90,10 @@ def compare(
     return page(request, "compare.html", compared=compared, measures=measures, classes=classes, options=options)
 
 
-@router.get("/releases/{release_id}/grid.png")
 @router.get("/releases/{release_id}/tiles.png")
-def overview(service: Running, request: Request, release_id: str) -> Response:
-    """Serve the grid of a release, or the tiles of its card. They never change, so browsers can cache them.
-
-    Releases before December 2026 have a grid alone.
-    """
-    name = request.scope["path"].rpartition("/")[2]
-    try:
-        response = api.send_file(service, request, release_id, name, "image/png")
-    except NotFound:
-        response = api.read_grid(service, request, release_id)
+def tiles(service: Running, request: Request, release_id: str) -> Response:
+    """Serve the tiles of a release's card. They never change, so browsers can cache them."""
+    response = api.send_file(service, request, release_id, "tiles.png", "image/png")
     response.headers["Cache-Control"] = "private, max-age=3600"
     return response
 
@@ -136,7 +128,6 @@ router.get("/samples/{sample_id}/content")(api.read_content)
 def release(
     request: Request, service: Running, release_id: str, place: Annotated[GalleryPlace, Depends()], tab: str = "images"
 ) -> HTMLResponse:
-    """Show one tab of a release."""
     with transaction(service.factory, read_only=True) as session:
         view = views.view(session, release_id)
         kind, classes = ReleaseKind(view.release.kind), len(view.dataset.classes)
@@ -150,15 +141,14 @@ def release(
         match tab:
             case "usefulness":
                 values |= tradeoff(session, view.dataset, release_id) if view.payer else {"trained": []}
-                values["evaluations"] = views.evaluations(session, release_id)
-                values["public"] = views.evaluable_like(session, view.dataset)
+                values |= {"evaluations": views.evaluations(session, release_id), "reference_of": reports.reference_of}
+                values["public"], values["unfit"] = views.public_datasets(session, view.dataset)
             case "use":
                 values["samples"] = views.samples(session, release_id)
             case "share":
                 values["shares"] = views.shares(session, jobs.shares(session, release_id))
-    present = {*service.storage.list(key_of(release_id))}
-    present |= {*formats.MADE} if "generator.json" in present else set()
-    if tab == "images" and formats.IMAGES_FILE in present:
+    present = {*service.storage.list(key_of(release_id))} | {*(formats.MADE if kind is ReleaseKind.GENERATOR else ())}
+    if tab == "images" and kind is ReleaseKind.GENERATOR:
         values["stored"] = stored = gallery.open_gallery(service.storage, release_id)
         if place.label is not None and place.label >= classes:
             raise NotFound(f"This release has {classes} classes, numbered from 0.", label=place.label)
@@ -167,7 +157,6 @@ def release(
         request,
         f"release_{tab}.html",
         **values,
-        present=present,
         downloads=[name for name in DOWNLOADS if name in present],
         packings=formats.PACKINGS,
         samples_max=service.settings.samples_max,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import threading
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -54,27 +53,22 @@ _FILES = {path.name: path for path in (*_STATIC.iterdir(), *(Path(swagger_ui_pat
 
 @dataclass
 class SignInLinks:
-    """One-time sign-in links. Only their SHA-256 is stored, in memory."""
+    """One-time sign-in links. Only their SHA-256 is stored, in memory. Operations on a dict are atomic."""
 
     _open: dict[str, float] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def make(self, *, now_seconds: float) -> str:
         """Return the secret of a new link that is valid for LINK_SECONDS."""
         secret = secrets.token_hex(32)
-        with self._lock:
-            self._open[digest_token(secret)] = now_seconds + LINK_SECONDS
+        self._open[digest_token(secret)] = now_seconds + LINK_SECONDS
         return secret
 
     def is_open(self, secret: str, *, now_seconds: float) -> bool:
-        """Return whether a link is still usable."""
-        with self._lock:
-            return self._open.get(digest_token(secret), now_seconds) > now_seconds
+        return self._open.get(digest_token(secret), now_seconds) > now_seconds
 
     def use(self, secret: str, *, now_seconds: float) -> bool:
         """Use a link; return False if it is used, expired or unknown."""
-        with self._lock:
-            return self._open.pop(digest_token(secret), now_seconds) > now_seconds
+        return self._open.pop(digest_token(secret), now_seconds) > now_seconds
 
 
 @router.get("/login")
@@ -261,7 +255,6 @@ def _page(request: Request, service: Service, principal: Principal, token: str |
 
 @router.post("/you/project")
 def change_project(request: Request, service: Running, principal: Acting, form: Form) -> Response:
-    """Open a session for the person's role in another project."""
     with transaction(service.factory, read_only=True) as session:
         person = session.get_one(Person, _person_of(principal))
         roles = [key.id for key in people.roles(session, person)]

@@ -77,11 +77,6 @@ class Account(Base):
         """The nano-units that can still be held; 0 if the limit is below the spent and held budget."""
         return max(self.capacity_nano - self.spent_nano - self.reserved_nano, 0)
 
-    @property
-    def guaranteed_nano(self) -> int:
-        """The maximum cost of everything ever published: the capacity, or the spent and held budget if larger."""
-        return max(self.capacity_nano, self.spent_nano + self.reserved_nano)
-
 
 class Entry(Base):
     """One immutable row of an account's log; triggers reject UPDATE and DELETE.

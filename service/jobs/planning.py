@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import and_, exists, func, or_, select
 from sqlalchemy.orm import Session
 
+from obscura.wire.schemas import DatasetRecord
 from obscura.wire.words import TRAIN, DatasetState, Unit, Visibility
 from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter, PrivacyError
@@ -172,13 +173,23 @@ def evaluation_set(session: Session, dataset_id: str, training: Dataset) -> Data
     dataset = find(session, Dataset, dataset_id)
     if dataset.visibility is not Visibility.PUBLIC:
         raise InvalidInput("The evaluation dataset must be public: an evaluation on private data would leak it.")
-    for field in ("classes", "height", "width", "channels"):
-        if getattr(dataset, field) != getattr(training, field):
-            raise InvalidInput(
-                f"The evaluation dataset and the training dataset must have the same {field}: declare both alike."
-            )
+    if reason := why_unfit(dataset, training):
+        raise InvalidInput(f"The evaluation dataset does not fit the training dataset: {reason}. Declare both alike.")
     require_ready(session, dataset, "evaluation dataset")
     return dataset
+
+
+def why_unfit(dataset: Dataset, training: Dataset | DatasetRecord) -> str:
+    """Return why a dataset cannot measure a release that is trained on `training`; empty if it can."""
+
+    def facts(of: Dataset | DatasetRecord) -> Iterator[str]:
+        yield "grey images" if of.channels == 1 else "colour images"
+        yield f"{of.width} × {of.height} pixels"
+        yield f"{len(of.classes)} classes"
+        yield from (f"{name} as class {number}" for number, name in enumerate(of.classes, 1))
+
+    pairs = zip(facts(dataset), facts(training), strict=False)
+    return next((f"it has {own}, not {wanted}" for own, wanted in pairs if own != wanted), "")
 
 
 def anchors_set(session: Session, plan: Plan) -> Dataset | None:

@@ -106,22 +106,23 @@ def entry_of_hold(session: Session, hold_id: str, kind: EntryKind) -> Entry:
     return entry
 
 
-def filter_of_hold(session: Session, hold_id: str) -> Filter:
-    """Return the account's filter at the time of a hold: the filter that priced the hold and certifies its releases.
+def filter_of_hold(session: Session, hold_id: str, kind: EntryKind = EntryKind.HOLD) -> Filter:
+    """Return the account's filter at the time of an entry of a hold.
 
-    The limit may have changed since, and at another rate the same releases have another price.
+    The filter at the HOLD entry priced the hold and certifies its releases. The limit may have changed since, and at
+    another rate the same releases have another price.
     """
-    opening = entry_of_hold(session, hold_id, EntryKind.HOLD)
+    entry = entry_of_hold(session, hold_id, kind)
     limits = _ENTRIES.where(
-        Entry.account_id == opening.account_id,
-        Entry.sequence < opening.sequence,
+        Entry.account_id == entry.account_id,
+        Entry.sequence < entry.sequence,
         or_(Entry.kind == EntryKind.OPEN, Entry.kind == EntryKind.LIMIT),
     )
     limit = session.scalar(limits.order_by(Entry.sequence.desc()).limit(1))
     if limit is None:
         raise LedgerCorruption("Ledger: the log states no limit before a hold.", hold_id=hold_id)
     check_entry(limit)
-    delta = get_account(session, opening.account_id).delta
+    delta = get_account(session, entry.account_id).delta
     terms = limit.details
     return open_filter(terms["epsilon"], delta, terms["rate"], terms.get("base", 0.0))
 

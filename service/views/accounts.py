@@ -6,6 +6,7 @@ Every amount shown to users comes from `Payments`, `read` or `page`, which compa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -14,8 +15,10 @@ from typing import Self
 from sqlalchemy import select, text, tuple_
 from sqlalchemy.orm import Session
 
-from obscura.wire.schemas import AccountRecord, AccountTerms, EntryRecord, record_of
-from obscura.wire.words import EntryKind
+from obscura.wire.admin_schemas import DecisionRecord
+from obscura.wire.schemas import AccountRecord, AccountTerms, BalanceFacts, EntryRecord, record_of
+from obscura.wire.words import DecisionAction, DecisionState, EntryKind
+from privacy.errors import InvalidParameter
 from service import ledger
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
@@ -115,6 +118,21 @@ def page(session: Session, *, after: str | None, limit: int) -> tuple[list[Payer
     ids = session.scalars(query).all()
     paid = Payments.read(session, ids[:limit])
     return [paid.payer(id) for id in ids[:limit]], ids[limit - 1] if len(ids) > limit else None
+
+
+def effects_of(session: Session, requests: Iterable[DecisionRecord]) -> dict[str, tuple[BalanceFacts, BalanceFacts]]:
+    """Return the balances before and after each raise that can be approved, by request id.
+
+    Accounts that contradict their log, and limits that no longer fit, are left out.
+    """
+    raises = [each for each in requests if each.action == DecisionAction.RAISE and each.state == DecisionState.PENDING]
+    paid, shown = Payments.read(session, [each.account_id for each in raises]), {}
+    for each in raises:
+        row = paid.accounts[str(each.account_id)]
+        if row.id not in paid.faults:
+            with suppress(InvalidParameter):
+                shown[each.id] = ledger.balance_of(row), ledger.balance_of(row, each.epsilon)
+    return shown
 
 
 @dataclass(frozen=True)

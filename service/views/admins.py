@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from obscura.wire import admin_schemas as wire
@@ -15,16 +15,15 @@ from service import quotas
 from service.db.access_tables import EVERY_PROJECT, ApiKey, AuditEvent, Decision, Invitation, Person, Project, Webhook
 from service.errors import NotFound
 from service.identity import admins, projects
-from service.identity.access import visible
+from service.identity.access import Principal, visible
 from service.identity.decisions import REQUEST_LIFETIME, pending_first, state_at
-from service.identity.invitations import state_of
+from service.identity.invitations import awaiting_admission, state_of
 from service.webhooks.delivering import states_of
 
 RAISES_MAX = 8
 
 
 def decisions(session: Session, rows: Sequence[Decision], now: datetime) -> list[wire.DecisionRecord]:
-    """Return the records of two-person decisions."""
     ids = {id for row in rows for id in (row.account_id, row.shared_with, row.requested_by, row.decided_by)}
     names = projects.names(session, ids)
     return [
@@ -49,6 +48,14 @@ def pending_raises(session: Session, now: datetime, *conditions: ColumnElement[b
     chosen = Decision.action == DecisionAction.RAISE, Decision.state == DecisionState.PENDING, *conditions
     shown = decisions(session, pending_first(session, *chosen, limit=RAISES_MAX), now)
     return [asked for asked in shown if asked.state == DecisionState.PENDING]
+
+
+def count_waiting(session: Session, caller: Principal, now: datetime) -> int:
+    """Return how many requests of other admins, and accepted invitations, wait for a decision."""
+    pending = Decision.state == DecisionState.PENDING, Decision.requested_at > now - REQUEST_LIFETIME
+    count = visible(session, Decision, select(func.count(Decision.id)))
+    requests = session.scalar(count.where(*pending, Decision.requested_by != caller.admin_id)) or 0
+    return requests + len(awaiting_admission(session, now))
 
 
 def project_names(session: Session) -> dict[str, str]:

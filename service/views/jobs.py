@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -129,22 +129,12 @@ class JobView:
     """A job on a page. If the paying account contradicts its log, no amount may be shown."""
 
     job: JobRecord
+    row: Row[Any]  # selected by ON_PAGES
     title: str
-    attempt: int
-    sweep_id: str | None
-    account_name: str | None
-    dataset_name: str | None
     took: timedelta | None
     payer: Payer | None  # in lists, None unless the account is in doubt
     hold: ledger.Hold | None
-
-
-@dataclass(frozen=True)
-class WholeJob(JobView):
-    """A job on its own page."""
-
-    made: Any  # the record of its result; None if its kind has no table of results
-    plan: dict[str, Any]
+    made: Any = None  # on its own page, the record of its result; None if its kind has no table of results
 
 
 def views(session: Session, rows: Sequence[Row[Any]], now: datetime, *, in_full: bool = False) -> list[JobView]:
@@ -157,19 +147,18 @@ def views(session: Session, rows: Sequence[Row[Any]], now: datetime, *, in_full:
         if row.started_at is not None:
             took = max(minutes_between(row.started_at, row.finished_at or now), timedelta(minutes=1))
         payer, hold = (None, None) if row.hold_id is None else (payers.get(row.account_id), paid.holds[row.hold_id])
-        names = row.account_name, row.dataset_name
-        shown.append(JobView(job, title, row.attempt, row.sweep_id, *names, took, payer, hold))
+        shown.append(JobView(job, row, title, took, payer, hold))
     return shown
 
 
-def view(session: Session, job_id: str, now: datetime) -> WholeJob:
+def view(session: Session, job_id: str, now: datetime) -> JobView:
+    """Return a job with its result; its row also has the plan."""
     query = visible(session, Job, ON_PAGES.add_columns(Job.plan)).where(Job.id == job_id)
     row = session.execute(query).one_or_none()
     if row is None:
         raise NotFound("There is no such job.")
     (listed,) = views(session, [row], now, in_full=True)
-    result = None if KINDS[row.kind].makes is None else made(session, get_job(session, job_id))
-    return WholeJob(**vars(listed), made=result, plan=row.plan or {})
+    return listed if KINDS[row.kind].makes is None else replace(listed, made=made(session, get_job(session, job_id)))
 
 
 def page(

@@ -19,6 +19,7 @@ from service.errors import NotFound
 from service.identity import projects
 from service.identity.access import is_own, projects_of, visible
 from service.jobs.kinds import evaluate, sample
+from service.jobs.planning import why_unfit
 from service.views import ROWS_MAX, newest, with_job
 from service.views.accounts import Payer, Payments
 from service.views.jobs import payments_of
@@ -49,17 +50,20 @@ def dataset_record(row: Dataset) -> DatasetRecord:
     )
 
 
-def evaluable_like(session: Session, like: DatasetRecord) -> list[DatasetRecord]:
-    """Return the public datasets that can evaluate a release trained on dataset `like`, newest first."""
-    query = visible(session, Dataset).where(
-        Dataset.visibility == Visibility.PUBLIC,
-        Dataset.state == DatasetState.READY,
-        Dataset.height == like.height,
-        Dataset.width == like.width,
-        Dataset.channels == like.channels,
-    )
-    found = session.scalars(query.order_by(Dataset.created_at.desc()).limit(ROWS_MAX)).all()
-    return [dataset_record(row) for row in found if row.classes == like.classes]
+def public_datasets(session: Session, like: DatasetRecord) -> tuple[list[DatasetRecord], list[tuple[str, str]]]:
+    """Return the public datasets that can evaluate a release trained on dataset `like`, newest first.
+
+    Also return the names of other public datasets, each with the reason why it cannot.
+    """
+    size = (Dataset.height == like.height) & (Dataset.width == like.width) & (Dataset.channels == like.channels)
+    query = visible(session, Dataset).where(Dataset.visibility == Visibility.PUBLIC)
+    found = session.scalars(query.order_by(size.desc(), Dataset.created_at.desc()).limit(ROWS_MAX)).all()
+    reasons = [
+        (row, why_unfit(row, like) if row.state is DatasetState.READY else f"it is {row.state.value}, not ready")
+        for row in found
+    ]
+    fitting = [dataset_record(row) for row, reason in reasons if not reason]
+    return fitting, [(row.name, reason) for row, reason in reasons if reason]
 
 
 def records(session: Session, rows: Sequence[Release | Row[Any]]) -> list[ReleaseRecord]:

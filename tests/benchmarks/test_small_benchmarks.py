@@ -11,7 +11,17 @@ from sqlalchemy import func, select
 
 from benchmarks import gradient_memory, membership_inference
 from benchmarks import ledger as benchmark
-from benchmarks.api import CPU_MS_MAX, PAGE_KB_MAX, PAGE_MS_MAX, UPLOAD_MB_PER_SECOND_MIN, filled, missed, routes
+from benchmarks.api import (
+    CPU_MS_MAX,
+    EXPORT_MB_PER_SECOND_MIN,
+    EXPORTS,
+    PAGE_KB_MAX,
+    PAGE_MS_MAX,
+    UPLOAD_MB_PER_SECOND_MIN,
+    filled,
+    missed,
+    routes,
+)
 from benchmarks.api_stock import Stock, lay_in
 from benchmarks.float_safety import COLLECTIONS, collection, distance, measure, neighbours
 from benchmarks.ledger_databases import durability, fdatasync_ms
@@ -93,6 +103,9 @@ def test_it_says_what_it_missed():
         "megabytes_per_second": UPLOAD_MB_PER_SECOND_MIN - 1,
     }
     assert len(missed([row, upload])) == 2
+    export = upload | {"route": EXPORTS[0], "megabytes_per_second": EXPORT_MB_PER_SECOND_MIN}
+    assert missed([export]) == []
+    assert len(missed([export | {"megabytes_per_second": EXPORT_MB_PER_SECOND_MIN - 1}])) == 1
     quick = row | {"cpu_ms": CPU_MS_MAX}
     assert missed([quick, upload | {"megabytes_per_second": UPLOAD_MB_PER_SECOND_MIN}]) == []
     for slow in ({"p50_ms": PAGE_MS_MAX + 1}, {"kb": PAGE_KB_MAX + 1}):

@@ -26,11 +26,12 @@ from tests.conftest import APPEND_ONLY
 
 Row = TypeVar("Row")
 
-GUARANTEE = {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove", "cost_nano": 1}
+CARD: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove"}
+CARD |= {"recipe": "datalens", "assumed_public": [], "not_covered": []}
+CARD |= {"accounting": {"method": "approximate_gdp", "cost_nano": 1}}
 REPORT: dict[str, Any] = {
     "release": {"name": "release", "recipe": "datalens", "stages": [], "facts": {}, "incomplete": None}
     | {"created_at": "2030-01-02T03:00+00:00"},
-    "guarantee": GUARANTEE | {"accountant": None, "pld_epsilon": None, "assumed_public": [], "not_covered": []},
     "synthetic": {"images": 0, "classes": [], "collapsed": [], "exact_duplicates": 0, "between_class_distance": 0.0}
     | {"mode_collapse_rule": ""},
     "technical": {},

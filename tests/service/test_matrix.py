@@ -60,9 +60,7 @@ SHARED |= {
             *("", "/card", "/grid.png", "/images/{number}.png", "/files/{name}"),
             *("/evaluations", "/report.html", "/report.json", "/shares"),
         ),
-        "/releases/{release_id}": (
-            *("", "/{tab}", "/tiles.png", "/grid.png", "/images/{number}.png", "/files/{name}", "/report"),
-        ),
+        "/releases/{release_id}": (*("", "/{tab}", "/tiles.png", "/images/{number}.png", "/files/{name}", "/report"),),
         "/v1/samples/{sample_id}": ("", "/content"),
         "/samples/{sample_id}": ("/content",),
     }.items()

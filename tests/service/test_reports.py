@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.reports import render_page, shared_part
+from service.reports import guarantee_of, reference_of, render_page, shared_part
 from tests.workers.evaluation.test_report import CARD, report
 from tests.workers.evaluation.test_report import RELEASE as PUBLISHED
 from workers.evaluation.report import measure
@@ -47,11 +47,12 @@ def lists_of(page: str) -> tuple[list[str], list[str]]:
 
 
 def test_the_first_page_has_the_accuracy_beside_that_of_real_images_and_the_weakest_class():
-    shares = {"accuracy_by_class": {"cat": 0.8, "dog": 0.49}, "accuracy_real": 0.877}
+    shares: dict[str, Any] = {"accuracy_by_class": {"cat": 0.8, "dog": 0.49}, "accuracy_real": 0.877}
+    shares["evaluation"] = FACTS | {"test_images": 10_000}
     page = page_of({**EVALUATION, "accuracy": {"mlp": 0.7, "cnn": 0.836}, **shares})
     first = page[: page.index('id="guarantee"')]
     assert '<span class="figure">83.6%</span>' in first
-    assert "Real images: 87.7%" in first
+    assert "After training on 5,000 real images: 87.7%" in first
     assert '<span class="figure">dog: 49%</span>' in first
     do, dont = lists_of(page)
     assert "Rely on the class dog: only 49% of its real images are recognised." in dont
@@ -59,6 +60,18 @@ def test_the_first_page_has_the_accuracy_beside_that_of_real_images_and_the_weak
     assert not any("Evaluate the release" in item for item in do)
     do, _ = lists_of(page_of({**EVALUATION, "accuracy": {"cnn": 0.5}, **shares}))
     assert any("Train final classifiers on real images" in item for item in do)
+
+
+def test_a_classifier_of_few_real_images_is_no_standard():
+    measured = {**EVALUATION, "accuracy_real": 0.46, "evaluation": FACTS | {"test_images": 49}}
+    page = page_of(measured)
+    assert "real images:" not in page[: page.index('id="guarantee"')]
+    assert "CNN trained on 25 real images" in page
+    assert "tested on 24 others; 95% interval 28% to 65.1%. With fewer than 1,000 training images, this is" in page
+    enough = reference_of(measured | {"evaluation": {"test_images": 2000}})
+    assert enough is not None
+    assert (enough["few"], enough["note"]) == (False, "tested on 1,000 others; 95% interval 42.9% to 49.1%")
+    assert reference_of({"evaluation": {"test_images": 49}}) is reference_of({"accuracy_real": 0.5}) is None
 
 
 @pytest.mark.parametrize(
@@ -166,13 +179,17 @@ def published(tmp_path: Path) -> tuple[str, dict[str, Any]]:
     return page, json.loads((tmp_path / "report.json").read_text("utf-8"))
 
 
+def shown_to_others(document: dict[str, Any]) -> dict[str, Any]:
+    return shared_part(document) | {"guarantee": guarantee_of(CARD)}
+
+
 def test_the_data_have_the_guarantee_and_what_was_measured_of_synthetic_images_alone(published):
     page, document = published
     del document["pictures"]
     for part in document.values():
         part["what a later report may say"] = "never to be told"
     del document["synthetic"]["what a later report may say"]
-    shown = shared_part(document)
+    shown = shown_to_others(document)
     assert [word for word in TOLD if word in json.dumps(shown)] == []
     assert shown["synthetic"] == document["synthetic"]
     card = ("epsilon", "delta", "unit", "adjacency", "assumed_public", "not_covered")
@@ -188,7 +205,7 @@ def test_the_data_have_the_guarantee_and_what_was_measured_of_synthetic_images_a
 def test_the_page_has_the_same_sections_without_a_word_of_the_account(published, evaluations):
     page, document = published
     pictures = document.pop("pictures")
-    shown = render_page(shared_part(document), pictures, evaluations, ["a", "b"]).decode()
+    shown = render_page(shown_to_others(document), pictures, evaluations, ["a", "b"]).decode()
     assert [word for word in TOLD if word in shown] == []
     order = [shown.index(f'id="{part}"') for part in ("verdict", "guarantee", "synthetic", "usefulness", "technical")]
     assert order == sorted(order)

@@ -53,36 +53,21 @@ Floats = npt.NDArray[np.float64]
 def write_report(
     directory: Path,
     *,
-    card: Mapping[str, Any],
     release: Mapping[str, Any],
     images: npt.NDArray[np.uint8],
     labels: npt.NDArray[np.int64],
     technical: Mapping[str, str] | None = None,
 ) -> None:
-    """Write report.json into an existing folder. `service.reports` renders it, and adds evaluations.
+    """Write report.json into an existing folder. `service.reports` renders it, with the guarantee and evaluations.
 
     Args:
-        card: the release's privacy card, as JSON; KeyError if it lacks a fact that the guarantee needs.
-        release: public facts, as JSON: nothing here may depend on private data. `classes` are in label order. Amounts
-            whose names begin with `account_` bound everything that the account may ever publish.
+        release: public facts, as JSON: nothing here may depend on private data. `classes` are in label order.
         images: sample of the release, uint8 (n, h, w) or (n, h, w, c). Synthetic: the report shows them.
         technical: versions, config digest, hardware and similar facts, in display order.
     """
     labels = np.asarray(labels, dtype=np.int64)
-    accounting = card["accounting"]
-    guarantee = {
-        **{key: card[key] for key in ("delta", "unit", "adjacency")},
-        **{key: accounting[key] for key in ("rate", "base", "capacity_nano", "cost_nano")},
-        "accounting": accounting["method"],
-        "epsilon": float(card["epsilon"]),
-        "pld_epsilon": accounting.get("pld_epsilon"),
-        "accountant": accounting.get("accountant"),
-        "assumed_public": list(card["assumed_public"]),
-        "not_covered": list(card["not_covered"]),
-    }
     document = {
         "release": release,
-        "guarantee": guarantee,
         "synthetic": {**asdict(measure(images, labels, release["classes"])), "mode_collapse_rule": MODE_COLLAPSE_RULE},
         "technical": dict(technical or {}),
         "pictures": _pictures(images, labels, release["classes"]),
@@ -95,7 +80,7 @@ def _pictures(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], clas
     pixels = images[..., None] if images.ndim == 3 else images  # (n, h, w, c)
 
     def uri(members: npt.NDArray[Any]) -> str:
-        png = encode_png(strip(as_pixels(np.moveaxis(members, -1, 1) / 255.0)))
+        png = encode_png(strip(np.rint(members).astype(np.uint8)))
         return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
 
     shown: list[dict[str, Any]] = []
@@ -172,34 +157,21 @@ def _distances(left: Floats, right: Floats) -> Floats:
     return distances
 
 
-def as_pixels(images: npt.ArrayLike) -> npt.NDArray[np.uint8]:
-    """Convert float images (n, c, h, w) in [0, 1] to uint8 RGB (n, h, w, 3)."""
-    array = np.asarray(images, dtype=np.float32)
-    pixels = np.rint(np.clip(np.nan_to_num(array), 0.0, 1.0) * 255.0).astype(np.uint8)
-    return np.ascontiguousarray(np.broadcast_to(pixels, (len(pixels), 3, *pixels.shape[2:])).transpose(0, 2, 3, 1))
+def strip(images: npt.NDArray[np.uint8]) -> Image.Image:
+    """Lay grey or RGB images (n, h, w, c) side by side on white, enlarged by the nearest-neighbour rule."""
+    scale = max(1, math.ceil(SHOWN_HEIGHT_MIN_PIXELS / images.shape[1]))
+    enlarged = images.repeat(scale, axis=1).repeat(scale, axis=2)
+    spaced = np.pad(enlarged, ((0, 0), (0, 0), (0, GAP_PIXELS), (0, 0)), constant_values=255)
+    row = np.concatenate(spaced, axis=1)[:, :-GAP_PIXELS]  # (h, w, c)
+    return Image.fromarray(np.broadcast_to(row, (*row.shape[:2], 3)).copy())
 
 
-def strip(pixels: npt.NDArray[np.uint8]) -> Image.Image:
-    """Lay RGB images (n, h, w, 3) side by side on white, enlarged by the nearest-neighbour rule."""
-    count, height, width, _ = pixels.shape
-    scale = max(1, math.ceil(SHOWN_HEIGHT_MIN_PIXELS / height))
-    step = width * scale + GAP_PIXELS
-    canvas = np.full((height * scale, count * step - GAP_PIXELS, 3), 255, dtype=np.uint8)
-    enlarged = pixels.repeat(scale, axis=1).repeat(scale, axis=2)
-    for column, picture in enumerate(enlarged):
-        left = column * step
-        canvas[:, left : left + width * scale] = picture
-    return Image.fromarray(canvas)
-
-
-def draw_grid(images: npt.ArrayLike, classes: Sequence[str], release_id: str | None = None) -> bytes:
+def draw_grid(images: npt.NDArray[np.uint8], classes: Sequence[str], release_id: str | None = None) -> bytes:
     """Return a contact sheet as PNG, marked as synthetic.
 
-    `images` are synthetic, float (n, c, h, w) in [0, 1], ordered by class, with equally many of each class.
+    `images` are synthetic, (n, h, w, c), ordered by class, with equally many of each class.
     """
-    pixels = as_pixels(images)
-    columns = len(pixels) // len(classes)
-    rows = [strip(pixels[i * columns : (i + 1) * columns]) for i in range(len(classes))]
+    rows = [strip(row) for row in np.split(images, len(classes))]
     font = ImageFont.load_default(size=15)
     labels = [name if len(name) <= 24 else name[:23] + "…" for name in classes]
     label_width = math.ceil(max(font.getlength(label) for label in labels))

@@ -35,7 +35,7 @@ from obscura.wire.formats import CARD_FILE, PACKINGS
 from obscura.wire.wording import show_epsilon
 from obscura.wire.words import SampleFormat
 from service.cards import TAGS, cite, folder_names, guarantee, one_line, ordered_card, write_card
-from workers.evaluation.report import FIRST_IMAGES, as_pixels, strip
+from workers.evaluation.report import FIRST_IMAGES, strip
 from workers.recipes.interface import Progress
 from workers.train.drawing import SampleRequest, draw
 
@@ -115,7 +115,7 @@ def pack(path: Path, drawn: _Drawn, request: SampleRequest, file: SampleFile) ->
     card = (json.dumps(ordered_card(file.card), indent=2, ensure_ascii=False) + "\n").encode()
     first, labels = next(drawn)
     drawn = itertools.chain([(first, labels)], drawn)
-    preview = strip(as_pixels(np.moveaxis(first[:FIRST_IMAGES], -1, 1) / 255.0))
+    preview = strip(first[:FIRST_IMAGES])
     png = provenance.encode_png(preview, file.signed(provenance.content_of(preview)))
     if file.format is SampleFormat.WEBDATASET:
         with tar_archive(path) as tar:

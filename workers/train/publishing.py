@@ -70,7 +70,6 @@ def write_artifact(directory: Path, trained: Path, context: Context, training: T
         charged = charged_by_stage(session, training)
         released = ledger.released(ledger.get_hold(session, training.hold_id))
         ended_early = jobs.get_job(session, training.job.id).ended_early
-        account = ledger.get_account(session, training.account.id)  # its limit may have changed
     plan = training.plan
     ran: dict[str, Event] = {}  # paid releases by stage; releases repeated after a crash count again
     for stage in plan.stages:
@@ -86,7 +85,6 @@ def write_artifact(directory: Path, trained: Path, context: Context, training: T
     card = ordered_card({"title": f"Privacy card: {name}", **facts, "incomplete": incomplete})
     summary: dict[str, Any] = {"facts": plan.facts}
     if published == "generator":
-        balance = ledger.balance_of(account)
         release = {
             "name": name,
             "dataset": training.dataset.name,
@@ -101,10 +99,6 @@ def write_artifact(directory: Path, trained: Path, context: Context, training: T
             ],
             "facts": plan.facts,
             "notes": plan.notes,
-            "account_epsilon": balance.guaranteed_epsilon,
-            "account_attacker_certainty_max": balance.attacker_certainty_max,
-            "account_nano": account.guaranteed_nano,
-            "account_spent_nano": account.spent_nano + charged.total(),
             "incomplete": incomplete,
         }
         _show_generator(directory, context, training, card, release, progress)
@@ -141,8 +135,7 @@ def _show_generator(
     images, labels = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
     by_class = np.argsort(labels[:least], kind="stable")
     release_id, sign = release_id_of(training.job.id), context.signing_key().sign
-    sheet = report.draw_grid(images[:least][by_class].transpose(0, 3, 1, 2) / 255.0, classes, release_id)
-    (directory / GRID_FILE).write_bytes(sheet)  # of images (n, c, h, w)
+    (directory / GRID_FILE).write_bytes(report.draw_grid(images[:least][by_class], classes, release_id))
     (directory / TILES_FILE).write_bytes(report.draw_tiles(images[: report.TILES**2], release_id))
     stored = slice(min(drawn, max(least, _STORED_MAX)))
     file = SampleFile(SampleFormat.IMAGEFOLDER, release["name"], card, release_id, sign)
@@ -157,7 +150,7 @@ def _show_generator(
         "attempts": str(training.job.attempt),
         "plan (SHA-256)": body_hash(training.job.plan),
     }
-    report.write_report(directory, card=card, release=release, images=images, labels=labels, technical=technical)
+    report.write_report(directory, release=release, images=images, labels=labels, technical=technical)
 
 
 def _incomplete(training: Training, ran: Mapping[str, Event], reason: str) -> dict[str, Any] | None:

@@ -47,7 +47,8 @@ from service.db.session import SessionFactory, transaction
 from service.jobs import kinds
 from service.main import create_app, utc_now
 from service.settings import Settings
-from tests.service.steps import REPORT, WithDatabase, charge_planned, make_key
+from tests.pictures import archive, picture
+from tests.service.steps import CARD, REPORT, WithDatabase, charge_planned, make_key
 from tests.together import wait_until
 
 PATIENCE_SECONDS = 120  # for an answer, on a machine that does much else
@@ -217,9 +218,10 @@ class Served(WithDatabase):
         folder.mkdir(parents=True)
         (folder / "report.json").write_text(json.dumps(REPORT), "utf-8")
         (folder / "grid.png").write_bytes(b"\x89PNG not really")
+        (folder / "images.zip").write_bytes(archive(("0/0000000.png", picture())))
         files = {"artifact_sha256": "ab" * 32, "artifact_dir": f"releases/{release_id}"}
         shown = {
-            "card": {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "recipe": "datalens"},
+            "card": CARD,
             "summary": {"accuracy": {"cnn": 0.7}},
         }
         shown |= {"key": open_signing_key(self.data_dir / "keys" / "ledger.pem"), "name": "release"}

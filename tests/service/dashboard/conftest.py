@@ -29,15 +29,12 @@ from service.settings import Settings
 from service.storage.interface import key_of
 from tests.browser import chromium, served
 from tests.pictures import archive, picture
+from tests.service import steps
 from tests.service.reading_routes import TestClient, application
 from tests.service.steps import REPORT, WithDatabase, charge, hold_amount, make_key
 
-CARD = {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove", "recipe": "datalens"}
-CARD |= {
-    "accounting": {"accountant": "dp-accounting 1"},
-    "assumed_public": ["the class names"],
-    "not_covered": ["other publications"],
-}
+CARD = steps.CARD | {"assumed_public": ["the class names"], "not_covered": ["other publications"]}
+CARD |= {"accounting": steps.CARD["accounting"] | {"accountant": "dp-accounting 1"}}
 
 
 @dataclass
@@ -109,7 +106,7 @@ class Site(WithDatabase):
                 job.sweep_id = sweep.id
         return sweep.id
 
-    def add_release(self, job_id: str, *, name: str = "first", stored: int = 0) -> str:
+    def add_release(self, job_id: str, *, name: str = "first", stored: int = 3) -> str:
         """Publish a release, with as many stored images; the dataset has three classes."""
         release_id = new_id("rel")
         with transaction(self.factory) as session:
@@ -121,13 +118,11 @@ class Site(WithDatabase):
             job.release_id = release_id
         folder = self.settings.data_dir / key_of(release_id)
         folder.mkdir(parents=True)
-        Image.new("L", (40, 30), 90).save(folder / "grid.png")
         (folder / "generator.json").write_text("{}")
-        if stored:
-            Image.new("RGBA", (26, 26), "green").save(folder / "tiles.png")
-            names = [f"{number % 3}/{number:07d}.png" for number in range(stored)]
-            images = [picture(size=(8, 8), value=number % 256) for number in range(stored)]
-            (folder / "images.zip").write_bytes(archive(*zip(names, images, strict=True)))
+        Image.new("RGBA", (26, 26), "green").save(folder / "tiles.png")
+        names = [f"{number % 3}/{number:07d}.png" for number in range(stored)]
+        images = [picture(size=(8, 8), value=number % 256) for number in range(stored)]
+        (folder / "images.zip").write_bytes(archive(*zip(names, images, strict=True)))
         (folder / "report.json").write_text(json.dumps(REPORT))
         return release_id
 

@@ -29,7 +29,7 @@ def closed(make_site):
 def test_without_a_session_every_page_leads_to_the_form(closed, caller):
     """Also on this machine: what passed a proxy cannot be told from what did not, whatever headers are looked for."""
     client = closed.client(**caller)
-    for address in ("/", "/jobs", "/releases", "/accounts/acc_x", "/parts/jobs", "/releases/rel_x/grid.png"):
+    for address in ("/", "/jobs", "/releases", "/accounts/acc_x", "/parts/jobs", "/releases/rel_x/tiles.png"):
         answer = client.get(address)
         assert answer.status_code == 303
         assert answer.headers["location"].startswith("/login?next=/")

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 from urllib.parse import urlencode
 
+import anyio
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -185,6 +186,24 @@ def test_the_ledger_is_exported_as_the_api_returns_it(site, stock, monkeypatch):
         {name: value if name == "details" else str(value) for name, value in item.items()} for item in expected
     ]
     assert site.client().get("/accounts/acc_x/ledger.csv").status_code == 404
+
+
+def test_an_export_holds_one_block_and_no_connection(site, stock, monkeypatch):
+    monkeypatch.setattr(pages, "ENTRIES_A_BLOCK", 3)
+    pool, used = site.factory.kw["bind"].pool, []
+
+    async def read() -> list[str]:
+        parts = []
+        async for part in pages.ledger_csv(site.app.state.service, stock.account).body_iterator:
+            used.append(pool.checkedout())
+            parts.append(str(part))
+        return parts
+
+    blocks = [part.count("\n") for part in anyio.run(read)]
+    assert blocks[0] == 1
+    assert sum(blocks) - 1 == site.row(Account, stock.account).head_sequence
+    assert max(blocks) <= 3 < sum(blocks)
+    assert set(used) == {0}
 
 
 def test_the_export_needs_what_the_page_needs(make_site, open_account):

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from obscura.wire.words import ReleaseKind
+from service import ledger
 from service.dashboard.releases import CLASSES_A_PAGE, GalleryPlace
 from service.db.access_tables import DEFAULT_PROJECT
 from service.db.dataset_tables import Dataset
@@ -14,6 +15,7 @@ from service.db.job_tables import Release
 from service.identity import projects
 from service.storage.interface import key_of
 from tests.service.dashboard.conftest import ORIGIN, assert_shown, forms_of, submit, token_in
+from tests.service.steps import raise_limit
 
 
 def numbers(html: str) -> list[int]:
@@ -96,18 +98,6 @@ def test_images_are_cached_forever_and_stored_ones_downloaded_at_once(site, stoc
     stored = client.get(f"{page}/files/images.zip")
     assert stored.content == (folder / "images.zip").read_bytes()
     assert stored.headers["content-disposition"] == f'attachment; filename="{stock.release}-images.zip"'
-
-
-def test_a_release_without_stored_images_shows_its_grid(site, stock):
-    job = site.add_job(stock.account, stock.dataset, epsilon=0.2, state="succeeded")
-    old, client = site.add_release(job, name="old"), site.client()
-    html = client.get(f"/releases/{old}").text
-    assert_shown(html, f'<img src="/releases/{old}/grid.png"', f'href="/releases/{old}/use#draw-title"')
-    assert "images.zip" not in html
-    assert client.get(f"/releases/{old}/images/0.png").status_code == 404
-    grid = client.get(f"/releases/{old}/grid.png").content
-    assert client.get(f"/releases/{old}/tiles.png").content == grid
-    assert client.get(f"/releases/{stock.release}/tiles.png").content != grid
 
 
 def test_a_link_in_the_place_of_stored_images_is_not_followed(site, stock):
@@ -209,3 +199,19 @@ def test_a_training_is_named_by_its_dataset_recipe_and_epsilon_and_shows_its_thr
         assert ("about 4 min left" in timeline[1]) == (job_id == stock.running)
     failed = site.add_job(stock.account, stock.dataset, epsilon=0.1, state="failed", failure_code="internal")
     assert "Failed</li>" in site.client().get(f"/jobs/{failed}").text
+
+
+def test_the_report_states_the_limit_of_the_account_at_publication(site, stock):
+    """Not the limit that priced the training, or a later one."""
+    job = site.add_job(stock.account, stock.dataset, epsilon=0.5, state="running")
+    site.do(raise_limit, stock.account, 20.0, site.now)
+    paid = {"hold_id": site.hold_of(job).id, "attempt": 1, "artifact_sha256": "ab" * 32, "reason": "published"}
+    site.do(ledger.capture, **paid, now=site.now)
+    capacity_nano = site.balance(stock.account).capacity_nano
+    release = site.add_release(job, name="raised")
+    site.do(raise_limit, stock.account, 30.0, site.now)
+    client = site.signed_in("read")
+    assert_shown(client.get(f"/releases/{release}/report").text, "ε 20.0, same δ, by its limit at publication")
+    data = client.get(f"/releases/{release}/files/report.json").json()["release"]
+    assert data["account_nano"] == capacity_nano
+    assert data["account_spent_nano"] == site.balance(stock.account).spent_nano

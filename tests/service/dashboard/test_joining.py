@@ -25,8 +25,21 @@ def link_of(house, role: str = "analyst") -> str:
     return str(made.json()["link"]).removeprefix("http://127.0.0.1:8420")
 
 
+def test_a_page_says_that_links_to_this_computer_work_only_on_it(make_site):
+    words = "works only on this computer"
+    site = make_site()
+    key = {"key": site.key("admin")}
+    for host, local in (("127.0.0.1:8420", True), ("localhost:8420", True), ("images.clinic.example", False)):
+        client = site.client(host=host)
+        assert client.post("/login", data=key).status_code == 303
+        assert (words in client.get("/settings/members").text) is local
+    named = make_site(public_url="https://images.clinic.example")
+    assert words not in named.signed_in("admin").get("/settings/members").text
+
+
 def test_opening_a_link_changes_nothing_and_accepting_it_signs_in(house):
     link, client = link_of(house), house.client()
+    assert "spends the budget of the project’s accounts" in client.get(link).text
     assert [client.get(link).status_code for _ in range(3)] == [200] * 3
     assert len(house.rows(ApiKey)) == 1
     assert COOKIE not in client.cookies

@@ -121,8 +121,8 @@ def test_a_release_shows_its_guarantee_grid_and_downloads(site, stock):
     assert_shown(shown, "can raise that to at most 99.99%", "the class names")
     assert "accuracy on public images" in words_of(client.get(f"{page}/usefulness").text)
     assert "seed 7" in words_of(client.get(f"{page}/use").text)
-    grid = client.get(f"{page}/grid.png").headers
-    assert (grid["content-type"], grid["cache-control"]) == ("image/png", "private, max-age=3600")
+    tiles = client.get(f"{page}/tiles.png").headers
+    assert (tiles["content-type"], tiles["cache-control"]) == ("image/png", "private, max-age=3600")
     download = client.get(f"/samples/{stock.sample}/content")
     assert download.content == b"synthetic"
     assert download.headers["content-disposition"] == f'attachment; filename="{stock.sample}.zip"'
@@ -172,14 +172,14 @@ def test_only_published_files_are_served(site, stock):
     client, orphan, page = site.client(), new_id("rel"), f"/releases/{stock.release}"
     folder = site.settings.data_dir / key_of(orphan)
     folder.mkdir(parents=True)
-    (folder / "grid.png").write_bytes(b"unpublished")
+    (folder / "tiles.png").write_bytes(b"unpublished")
     own = site.settings.data_dir / key_of(stock.release)
     (own / "secret.txt").write_text("x")
     (own / "report.json").unlink()
     (own / "report.json").symlink_to(site.settings.data_dir / "datasets")
     names = ("secret.txt", "report.json", "generator.safetensors", "..%2f..%2fobscura.db")
-    others = [f"/releases/..%2f{stock.release}/grid.png", "/static/..%2fpages.py", "/static/pages.py"]
-    others += [f"/releases/{orphan}/grid.png", f"/samples/{new_id('smp')}/content"]
+    others = [f"/releases/..%2f{stock.release}/tiles.png", "/static/..%2fpages.py", "/static/pages.py"]
+    others += [f"/releases/{orphan}/tiles.png", f"/samples/{new_id('smp')}/content"]
     for address in (*others, *(f"{page}/files/{name}" for name in names)):
         assert client.get(address).status_code in (404, 422), address
     site.execute("UPDATE samples SET path = 'obscura.db' WHERE id = :id", id=stock.sample)
@@ -368,19 +368,28 @@ def test_a_job_whose_plan_cannot_be_read_has_a_page(site, stock):
 def test_a_release_is_evaluated_from_a_form(site, stock, declare_dataset):
     client, page = site.signed_in("train", "read"), f"/releases/{stock.release}"
     assert_shown(client.get(f"{page}/usefulness").text, "Not measured on public images yet.", "upload a public dataset")
-    declare_dataset(site.factory, account_id=None, name="other size", height=32)
+    others = {"other size": {"height": 32}, "other colour": {"channels": 3}, "other number": {"classes": ["a", "b"]}}
+    others["other class"] = {"classes": ["a", "b", "c"]}
+    for name, facts in others.items():
+        declare_dataset(site.factory, account_id=None, name=name, **facts)
     public = declare_dataset(site.factory, account_id=None, name="held out")
     html = client.get(f"{page}/usefulness").text
     assert f'<option value="{public}">held out</option>' in html
-    assert "other size" not in html
+    assert sorted(re.findall(r"<li>(other [^<]+)</li>", html)) == [
+        "other class: it has a as class 1, not boot as class 1",
+        "other colour: it has colour images, not grey images",
+        "other number: it has 2 classes, not 3 classes",
+        "other size: it has 28 × 32 pixels, not 28 × 28 pixels",
+    ]
+    assert_shown(html, "4 public datasets do not fit")
     answer = submit(client, f"{page}/usefulness", f"POST /v1{page}/evaluations", dataset_id=public)
     assert "Evaluate a release" in client.get(f"/jobs/{answer.json()['job_id']}").text
     (row,) = site.rows(Evaluation)
-    facts = {"dataset": "held out", "dataset_id": public, "train_images": 5, "test_images": 3, "seeds": [0]}
-    results = {"accuracy": {"cnn": 0.912}, "evaluation": facts}
+    facts = {"dataset": "held out", "dataset_id": public, "train_images": 5, "test_images": 48, "seeds": [0]}
+    results = {"accuracy": {"cnn": 0.912}, "accuracy_real": 0.46, "evaluation": facts}
     site.change(Evaluation, row.id, results=results, finished_at=site.now)
     html = client.get(f"{page}/usefulness").text
-    assert_shown(html, "91.2%", "accuracy on held out")
+    assert_shown(html, "91.2%", "accuracy on held out", "CNN trained on 24 real images", "this is no upper limit")
     assert "76.4%" not in html  # what an older measurement said
 
 

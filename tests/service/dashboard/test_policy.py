@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from obscura.wire.wording import FILTERS
 from obscura.wire.words import JobState
-from service import jobs
+from service import jobs, ledger
 from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
@@ -37,6 +38,8 @@ def test_admins_admit_and_remove_each_other_from_browsers(site):
     act = f"POST /v1/decisions/{asked.id}/approve"
     for client, shown in ((alice, "Withdraw"), (bob, "Approve")):
         assert_shown(client.get("/decisions").text, introduction, "Carol &lt;c&gt;", shown)
+        assert ('<span class="count">1<span' in client.get("/").text) is (client is bob)
+    assert 'class="count"' not in bob.get("/nowhere", headers={"accept": "text/html"}).text
     assert act not in forms_of(alice.get("/decisions").text), "nobody approves what they asked for"
     assert submit(bob, "/decisions", act).status_code == 200
     (asked,) = site.rows(Decision)
@@ -86,13 +89,17 @@ def test_a_limit_is_raised_from_two_browsers(site, stock):
     assert submit(alice, "/decisions", f"POST /v1/decisions/{mistake}/decline").json()["state"] == "declined"
     asked = ask(epsilon=20, reason="a second study")
     assert asked.status_code == 201
+    raised = ledger.balance_of(site.read(ledger.get_account, stock.account), 20)
+    now, then = (FILTERS["sure"](each.attacker_certainty_max) for each in (site.balance(stock.account), raised))
+    odds = f"An attacker’s 50% can become {now} → {then}"
     for client, shown in ((alice, "Withdraw"), (bob, "Approve")):
-        assert_shown(client.get("/decisions").text, "a second study", shown)
-        assert_shown(client.get(f"{page}/controls").text, "to ε 20", "Decide or withdraw it")
+        assert_shown(client.get("/decisions").text, "a second study", shown, odds)
+        assert_shown(client.get(f"{page}/controls").text, "to ε 20", "Decide or withdraw it", odds)
     assert "Approve" not in alice.get("/decisions").text
     assert f"{page}/controls" in site.client().get("/").text, "the overview says that a request waits"
     assert submit(bob, "/decisions", f"POST /v1/decisions/{asked.json()['id']}/approve").status_code == 200
-    assert "by two admins: a second study" in bob.get(f"{page}/ledger").text
+    assert_shown(bob.get(f"{page}/ledger").text, "by two admins: a second study", "Times are rounded down to the hour")
+    assert odds not in alice.get("/decisions").text
 
 
 def test_an_account_is_frozen_and_opened(site, stock):

@@ -28,8 +28,9 @@ from service.db.session import transaction
 from service.errors import Conflict, LedgerCorruption, NotFound
 from service.identity.access import find
 from service.inspection import inspect_ledger
-from service.reports import DATA
+from service.reports import DATA, read_report
 from service.sealing import CHUNK_BYTES, SealBroken, new_key
+from service.storage import storage_of
 from service.storage.folder import FolderStorage
 from service.storage.interface import digest_directory, work_key
 from tests.service.steps import raise_limit
@@ -271,7 +272,8 @@ def test_a_limit_that_is_lowered_below_what_a_training_charges_lets_it_publish(w
     balance, card = workshop.balance(), workshop.release_of(job_id).card["accounting"]
     assert workshop.do(ledger.get_account, workshop.account_id).frozen
     if recipe is not STEPS:
-        report = json.loads((workshop.settings.data_dir / workshop.release_of(job_id).artifact_dir / DATA).read_text())
+        files, release = storage_of(workshop.settings), workshop.release_of(job_id).id
+        report = json.loads(read_report(files, workshop.factory, release, DATA))
         assert report["release"]["account_epsilon"] >= balance.guaranteed_epsilon >= balance.spent_epsilon > 0.1
         assert report["release"]["account_attacker_certainty_max"] >= balance.attacker_certainty_max
     assert balance.spent_nano > balance.capacity_nano

@@ -168,9 +168,8 @@ def forecast(
         chosen = tuple(range(min(len(classes), GRID_CLASSES_MAX)))
         few = drawing.SampleRequest(count=len(chosen) * GRID_COLUMNS, seed=_SEED, names=classes, chosen=chosen)
         batches = drawing.draw(generator, few, lambda **_: look(drawing.DRAWING, 0, count))
-        shown = torch.cat([torch.from_numpy(pixels) for pixels, _ in batches]).permute(0, 3, 1, 2)
-        rows = shown[np.argsort(few.labels, kind="stable")]
-        grid = draw_grid(rows.float() / 255, stand_in.classes[: len(chosen)])
+        shown = np.concatenate([pixels for pixels, _ in batches])[np.argsort(few.labels, kind="stable")]
+        grid = draw_grid(shown, stand_in.classes[: len(chosen)])
         publish(grid)
         request = drawing.SampleRequest(count=count, seed=_SEED, names=classes)
         drawn, _ = measuring.drawn_images(generator, request, progress)
