@@ -90,11 +90,10 @@ def require_count(request: IngestRequest, count: int) -> None:
 def store(
     request: IngestRequest, private_labels: Array, private_ids: Iterable[SubjectId], images: Iterable[bytes | Array]
 ) -> None:
-    """Write the arrays of an upload. After an error, the target folder contains a part of them.
+    """Write the arrays of an upload; raise Refused for a label out of range, a missing id, or too many subjects.
 
     `private_labels` and `private_ids` have one value per record, in order; `private_ids` is not read if the dataset has
-    no subjects. `images` yields the pixels in order, in pieces of any size. Raise Refused for a label out of range, a
-    missing id, or too many subjects.
+    no subjects. `images` yields the pixels in order, in pieces of any size.
     """
     count = len(private_labels)
     if int(private_labels.min()) < 0 or int(private_labels.max()) >= len(request.classes):
