@@ -113,7 +113,7 @@ class Backup:
 
     manifest: Manifest
     size_bytes: int
-    seconds_since: float  # the database's snapshot; until the next backup ends, everything written since can be lost
+    seconds_since: float  # the snapshot of the database; until the next backup ends, later writes can be lost
 
 
 def back_up(settings: Settings, factory: SessionFactory, out: Path, *, with_keys: bool, now: datetime) -> Backup:

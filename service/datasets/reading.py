@@ -81,30 +81,22 @@ class Sent:
 class Content:
     """Content that was read, and the facts to record about it, deliberately without the number of records.
 
-    Attributes:
-        private_fingerprints: fingerprints of its images. Secret even for public content, because look-ups with them
-            reveal known images.
-        dataset: the row at the start of the upload; its `upload_attempt` fences the upload.
-        publish: publishes the content. Idempotent. Call it in the transaction that records the content.
-        private_subjects: fingerprints of its subjects, if recognised.
+    Fingerprints are secret even for public content, because look-ups with them reveal known images.
     """
 
-    dataset: Dataset
+    dataset: Dataset  # the row at the start of the upload; its `upload_attempt` fences the upload
     sent: Sent
     sha256: str
     bytes: int
     private_fingerprints: Fingerprints = field(repr=False)
     vault_key_id: str = field(repr=False)
-    publish: Callable[[], None]
-    private_subjects: Fingerprints = field(default=frozenset(), repr=False)
+    publish: Callable[[], None]  # idempotent; call it in the transaction that records the content
+    private_subjects: Fingerprints = field(default=frozenset(), repr=False)  # of recognised subjects
 
 
 @contextmanager
 def staged(context: DatasetContext, dataset: Dataset, sent: Sent) -> Iterator[Content]:
-    """Read content, and yield it to be published inside the `with` block, after which temporary files are removed.
-
-    Exceptions raised by the body (`sent.blocks`) propagate.
-    """
+    """Read content, and yield it to be published inside the `with` block, after which temporary files are removed."""
     key = key_of(dataset.id)
     request = _request(context.settings, dataset, sent)
     secret = secret_of_fingerprints(context.settings)
@@ -126,11 +118,9 @@ def staged(context: DatasetContext, dataset: Dataset, sent: Sent) -> Iterator[Co
 
 
 def sweep(settings: Settings, live: Callable[[], Set[tuple[str, int]]]) -> None:
-    """Remove the files of interrupted uploads.
+    """Remove the files of interrupted uploads: those without an id and attempt that `live` returns.
 
-    Args:
-        live: function that returns the id and attempt of every upload in progress, in any process. It is called after
-            listing the files, because an upload is in the database before it has files.
+    `live` is called after listing the files, because an upload is in the database before it has files.
     """
     storage = Vault.of(settings).storage
     sent = {path.name: path for path in settings.quarantine_path.glob("*") if not path.is_dir()}  # not `parts`

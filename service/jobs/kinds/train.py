@@ -60,11 +60,7 @@ def accept(
 def hold_at_current_rate(
     session: Session, dataset_id: str, price_and_hold: Callable[[planning.TrainingSet], Held]
 ) -> Held:
-    """Price trainings on a dataset, then hold the price. Retry if the limit was raised in between.
-
-    `price_and_hold` computes the plan and holds its price. The dataset is locked, but the account's limit may still be
-    raised.
-    """
+    """Price trainings on a locked dataset, then hold the price. Retry if the account's limit was raised in between."""
     for left in reversed(range(PRICINGS_MAX)):
         try:
             with session.begin_nested():  # a rollback releases the account's lock before prices are computed again
@@ -85,15 +81,10 @@ def hold_price(
     options: Mapping[str, Any],
     **named: str | None,
 ) -> Job:
-    """Queue a planned training and hold its price.
+    """Queue a planned training and hold its price; raise RateChanged if the limit was raised since `trained` was read.
 
     The HOLD entry records the facts from which the price follows, and digests of the job and the rows that it uses.
-
-    Args:
-        named: ids of the sweep and the evaluation dataset, by column of the job.
-
-    Raises:
-        RateChanged: the account's limit was raised since `trained` was read.
+    `named` has the ids of the sweep and the evaluation dataset, by column of the job.
     """
     job = submission.planned_job(ask, TRAIN, trained, plan, epsilon=epsilon, options=options, **named)
     details: dict[str, Any] = {
