@@ -179,10 +179,8 @@ class _Reading:
             log.rate, log.epsilon = opening.details["rate"], opening.details["epsilon"]
             log.created_at = opening.created_at
             for kinds, names in (((EntryKind.LIMIT,), ("epsilon", "rate", "base")), (_FREEZING, ("frozen",))):
-                newest = select(func.max(Entry.sequence)).where(
-                    Entry.account_id == log.account_id, Entry.kind.in_(kinds), Entry.sequence <= sequence
-                )
-                number = self._session.scalar(newest)
+                earlier = Entry.account_id == log.account_id, Entry.kind.in_(kinds), Entry.sequence <= sequence
+                number = self._session.scalar(select(func.max(Entry.sequence)).where(*earlier))
                 entry = None if number is None else self._one(log, number)
                 details = {} if entry is None else entry.details
                 for name in names:

@@ -54,23 +54,15 @@ class BackupRefused(ObscuraError):
 
 @dataclass(frozen=True)
 class Manifest:
-    """The contents of a backup.
+    """The contents of a backup."""
 
-    Attributes:
-        made_at: the time of the database's copy, in UTC.
-        database: one of DATABASES; `schema` is its migration.
-        files: SHA-256 by path below the backup, including the database.
-        missing: releases, samples and datasets that the database names but the storage lacks.
-        signed_by: fingerprints of the trusted public keys.
-    """
-
-    made_at: str
-    database: str
-    schema: str
+    made_at: str  # the time of the database's copy, in UTC
+    database: str  # one of DATABASES
+    schema: str  # its migration
     installation: str | None
-    files: dict[str, str]
-    missing: tuple[str, ...]
-    signed_by: tuple[str, ...]
+    files: dict[str, str]  # SHA-256 by path below the backup, including the database
+    missing: tuple[str, ...]  # releases, samples and datasets that the database names but the storage lacks
+    signed_by: tuple[str, ...]  # fingerprints of the trusted public keys
     with_keys: bool
     format: Literal["obscura backup"] = "obscura backup"
     version: Literal[1] = 1

@@ -12,7 +12,6 @@ from array import array
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -62,9 +61,7 @@ class ArrayFile(AbstractContextManager["ArrayFile"]):
             raise ValueError("more values than the shape holds")
         self._sealed.write(raw)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with self._file:
             if kind is None:
                 if self._left:

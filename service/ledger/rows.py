@@ -139,8 +139,8 @@ def append(
 ) -> Entry:
     """Append an entry, update the account and the hold accordingly, and flush all of it to the database.
 
-    Raise LedgerCorruption if a row was changed despite its lock or contradicts the log, if the spent balance would
-    decrease (I2), or if the account would be overspent (I1).
+    Raise LedgerCorruption if a row was changed despite its lock, or contradicts the log. Also raise it if the account
+    would be overspent (I1), or the spent balance would decrease (I2).
 
     Args:
         account: locked.

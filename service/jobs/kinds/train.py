@@ -115,8 +115,7 @@ def hold_price(
 def newest_release(session: Session, account: ledger.Account) -> str | None:
     """Return the id of an account's newest release, which can generate images at no cost."""
     of_account = visible(session, Release, select(Release.id)).where(Release.account_id == account.id)
-    newest = of_account.order_by(Release.created_at.desc(), Release.id)
-    return session.scalar(newest.limit(1))
+    return session.scalar(of_account.order_by(Release.created_at.desc(), Release.id).limit(1))
 
 
 def publish(
@@ -178,7 +177,6 @@ def publish(
         incomplete=None if incomplete is None else dict(incomplete),
         created_at=to_the_minute(now),
     )
-    shown = {"id": release_id, "sha256": row_digest("releases", columns_of(release))}
     ledger.capture(
         session,
         hold_id=hold_id,
@@ -186,7 +184,7 @@ def publish(
         artifact_sha256=artifact_sha256,
         reason="published",
         now=now,
-        release=shown,
+        release={"id": release_id, "sha256": row_digest("releases", columns_of(release))},
     )
     capture = ledger.entry_of_hold(session, hold_id, EntryKind.CAPTURE)
     release.receipt = proofs.make_receipt(session, capture, release_id=release_id, key=key)
