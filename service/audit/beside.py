@@ -68,9 +68,8 @@ _RELEASES: Any = (
     )
     .outerjoin(Job, Job.id == Release.job_id)
     .outerjoin(Entry, and_(Entry.hold_id == Job.hold_id, ENDS_A_HOLD, Entry.kind == EntryKind.CAPTURE))
-    .where(Release.id > bindparam("after"))
     .order_by(Release.id)
-    .limit(_PAGE_ROWS)
+    .execution_options(yield_per=_PAGE_ROWS)
 )
 _COMMITMENTS: Any = (
     select(
@@ -81,10 +80,9 @@ _COMMITMENTS: Any = (
         cast(Entry.kind, Text).label("kind"),
         cast(Entry.details, Text).label("details"),
     )
-    .where(Entry.kind.in_(COMMITTING_KINDS))
-    .where(Entry.account_id == bindparam("account_id"), Entry.sequence > bindparam("after"))
+    .where(Entry.account_id == bindparam("account_id"), Entry.kind.in_(COMMITTING_KINDS))
     .order_by(Entry.sequence)
-    .limit(_PAGE_ROWS)
+    .execution_options(yield_per=_PAGE_ROWS)
 )
 _ENDS: Any = select(
     Entry.hold_id, cast(Entry.kind, Text).label("kind"), cast(Entry.details, Text).label("details")
@@ -147,10 +145,8 @@ def find_unpaid_releases(session: Session, trusted: Mapping[str, bytes]) -> Iter
 
     A release's CAPTURE entry must list its artifact, and its receipt must be the signed copy of that entry (I7).
     """
-    after = ""
-    while page := session.execute(_RELEASES, {"after": after}).all():
-        after = page[-1].id
-        yield from (_unpaid_release(row, trusted) for row in page)
+    for row in session.execute(_RELEASES):
+        yield _unpaid_release(row, trusted)
 
 
 def _unpaid_release(row: Row[Any], trusted: Mapping[str, bytes]) -> Finding | None:
@@ -188,9 +184,9 @@ def find_changed_rows(session: Session, accounts: Iterable[str], expected: Mappi
     rows = {name: RowReader(session, _TABLES[name]) for name in ("jobs", "holds", "datasets", "sweeps")}
     releases = RowReader(session, _TABLES["releases"], "job_id")
     for account_id in sorted(accounts):
-        after = count = 0
-        while page := session.execute(_COMMITMENTS, {"account_id": account_id, "after": after}).all():
-            after, count = page[-1].sequence, count + len(page)
+        count = 0
+        for page in session.execute(_COMMITMENTS, {"account_id": account_id}).partitions():
+            count += len(page)
             jobs = rows["jobs"].by(entry.job_id for entry in page)
             yield from _changed_orders(session, rows, jobs, [each for each in page if each.kind == EntryKind.HOLD])
             captures = [each for each in page if each.kind == EntryKind.CAPTURE]

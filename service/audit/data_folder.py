@@ -19,7 +19,7 @@ from obscura.wire.words import HoldState
 from privacy.accounting.filter import open_filter
 from privacy.errors import PrivacyError
 from service.audit.findings import Finding, FindingCode
-from service.audit.proofs import Proofs
+from service.audit.proofs import RECEIPT_NAME, Proofs
 from service.audit.rows import read_object
 from service.audit.signing import RECEIPTS
 from service.db.base import is_id, release_id_of
@@ -59,11 +59,7 @@ def read_data_folder(storage: Storage, journals: Collection[str] | None = None) 
         journals=names,
         releases=frozenset(name for name in storage.list("releases") if is_id(name, "rel")),
         samples=frozenset(name for name in storage.list("samples") if is_id(name, "smp")),
-        receipts=frozenset(
-            name.removesuffix(".json")
-            for name in storage.list(RECEIPTS)
-            if name.endswith(".json") and is_id(name.removesuffix(".json"), "acc")
-        ),
+        receipts=frozenset(match[1] for match in map(RECEIPT_NAME.fullmatch, storage.list(RECEIPTS)) if match),
         read=read,
         uploaded=read_uploaded(storage),
         contents=frozenset(name.split(".", 1)[0] for name in storage.list("datasets") if not name.endswith(UNFINISHED)),
@@ -97,13 +93,10 @@ class Accepted:
     witnesses: dict[str, set[tuple[int, str]]] = field(default_factory=dict)  # sequence and hash by account
 
 
-def read_accepted(session: Session, account_id: str | None = None) -> Accepted:
-    """Return the proofs that ACCEPT entries account for: in all logs, or only in the log of one account."""
+def read_accepted(session: Session) -> Accepted:
+    """Return the proofs that ACCEPT entries account for."""
     accepted = Accepted()
-    entries = select(Entry.account_id, cast(Entry.details, Text)).where(ACCEPTS_A_LOSS)
-    if account_id is not None:
-        entries = entries.where(Entry.account_id == account_id)
-    for account, stored in session.execute(entries):
+    for account, stored in session.execute(select(Entry.account_id, cast(Entry.details, Text)).where(ACCEPTS_A_LOSS)):
         details = read_object(stored)
         for job_id, nano in details.get("journals", {}).items():
             accepted.journals[job_id, account] += nano
@@ -135,7 +128,6 @@ class Gaps:
 
 
 def find_gaps(session: Session, storage: Storage, folder: DataFolder) -> Gaps:
-    """Compare the database with a data folder that was read before the session's snapshot."""
     unknown, accepted = unknown_to(session, folder), read_accepted(session)
     known_jobs = folder.read.keys() - unknown["journals"]
     query = select(Hold.job_id, Hold.account_id, Hold.charged_nano)
@@ -165,10 +157,7 @@ def find_gaps(session: Session, storage: Storage, folder: DataFolder) -> Gaps:
 
 
 def find_unrecorded(session: Session, storage: Storage, folder: DataFolder) -> Iterator[Finding]:
-    """Yield findings for journals, releases and uploads missing from the database, and journals ahead of the ledger.
-
-    A missing sample is not a finding, because samples cost nothing.
-    """
+    """Yield a finding for each gap. A missing sample is not a finding, because samples cost nothing."""
     gaps = find_gaps(session, storage, folder)
     for job_id, short in gaps.journals.items():
         of = "" if short.account_id is None else f" of account {short.account_id}"

@@ -102,7 +102,6 @@ class Report:
 
     @property
     def stops(self) -> bool:
-        """Return whether any finding must keep jobs from opening private data."""
         return any(finding.stops for finding in self.findings)
 
 
@@ -130,8 +129,7 @@ def exactly(kind: type[Value], value: Any) -> Value:
 def stop_arming(session: Session, findings: Iterable[Finding], *, now: datetime) -> int:
     """Stop the accounts that the findings concern; return the number of new stops.
 
-    A stop keeps its first finding. A finding that locks the installation (LOCKING) replaces it, unless the first also
-    locks it or is an installation mismatch.
+    A stop keeps its first finding, unless a later one locks the installation (LOCKING) and the first is not `_KEPT`.
     """
     new = 0
     for finding in findings:
@@ -161,8 +159,8 @@ def stop_restored(session: Session, *, now: datetime) -> None:
 
 def end_restored(session: Session, account_id: str) -> None:
     """Lift the stop that `stop_restored` put on an account. Call it once admins have accepted what the restore lost."""
-    code = ArmingStop.code == FindingCode.RESTORED.value
-    session.execute(delete(ArmingStop).where(ArmingStop.scope == account_id, code))
+    restored = ArmingStop.scope == account_id, ArmingStop.code == FindingCode.RESTORED.value
+    session.execute(delete(ArmingStop).where(*restored))
 
 
 def clear_stops(session: Session) -> int:
@@ -170,10 +168,8 @@ def clear_stops(session: Session) -> int:
 
     Stops set by `stop_restored` remain, because no verification can find lost entries.
     """
-    found = ArmingStop.code != FindingCode.RESTORED.value
-    stops = session.scalars(select(ArmingStop.scope).where(found)).all()
-    session.execute(delete(ArmingStop).where(found))
-    return len(stops)
+    found = delete(ArmingStop).where(ArmingStop.code != FindingCode.RESTORED.value)
+    return len(session.scalars(found.returning(ArmingStop.scope)).all())
 
 
 def record_verification(session: Session, report: Report, *, now: datetime) -> None:
@@ -185,5 +181,5 @@ def record_verification(session: Session, report: Report, *, now: datetime) -> N
 
 
 def verifications(session: Session) -> list[Verification]:
-    """Return the newest full verification, and the newest verification since a checkpoint."""
+    """Return the newest verification of each kind."""
     return list(session.scalars(select(Verification).order_by(Verification.kind)))

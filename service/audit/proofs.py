@@ -22,19 +22,9 @@ from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import EntryKind
+from service.audit import signing
 from service.audit.findings import Finding, FindingCode
-from service.audit.rows import checkpoints_after, moment
-from service.audit.signing import (
-    DOCUMENT_BYTES_MAX,
-    RECEIPTS,
-    SignatureRefused,
-    SigningKey,
-    bytes_of,
-    check_signed,
-    document_in,
-    keep_newer,
-    read_document,
-)
+from service.audit.rows import checkpoint_rows, moment
 from service.db.job_tables import Release
 from service.db.ledger_tables import Account, Checkpoint, Entry
 from service.errors import LedgerCorruption
@@ -48,7 +38,7 @@ CHECKPOINT_HOURS = 1.0
 CHECKPOINT_ENTRIES = 1000
 CHECKPOINT_FILE = "checkpoint.json"
 TERMS = ("id", "epsilon", "delta", "unit", "adjacency", "rate", "base", "capacity_nano", "spent_nano")
-_RECEIPT_NAME = re.compile(r"(acc_[a-z2-7]{20})\.json")
+RECEIPT_NAME = re.compile(r"(acc_[a-z2-7]{20})\.json")
 _MISSING = (
     "Checkpoint {} is stored beside the database, but is not in the database. Checkpoints were removed, or the "
     "database is older than the signed checkpoint, so later spending could be repeated."
@@ -66,7 +56,7 @@ class Witness:
     spent_nano: int | None = None
 
 
-def make_receipt(session: Session, capture: Entry, *, release_id: str, key: SigningKey) -> dict[str, Any]:
+def make_receipt(session: Session, capture: Entry, *, release_id: str, key: signing.SigningKey) -> dict[str, Any]:
     """Return a signed statement that an entry paid for a release. Call it in the transaction that captured the hold."""
     account = session.get_one(Account, capture.account_id)
     terms = {name: getattr(account, name) for name in TERMS}
@@ -88,7 +78,7 @@ def check_receipt(document: object, trusted: Mapping[str, bytes]) -> dict[str, A
 
     Raise SignatureRefused if it is malformed or contradictory, or no trusted key (by fingerprint) has signed it.
     """
-    statement = check_signed(document, format=RECEIPT_FORMAT, version=VERSION, trusted=trusted)
+    statement = signing.check_signed(document, format=RECEIPT_FORMAT, version=VERSION, trusted=trusted)
     try:
         entry, account = statement["entry"], statement["account"]
         sound = (
@@ -103,17 +93,14 @@ def check_receipt(document: object, trusted: Mapping[str, bytes]) -> dict[str, A
     except (KeyError, TypeError, ValueError):
         sound = False
     if not sound:
-        raise SignatureRefused("The fields of the receipt contradict each other.")
+        raise signing.SignatureRefused("The fields of the receipt contradict each other.")
     return statement
 
 
 def kept_receipts(storage: Storage) -> dict[str, bytes | None]:
-    """Return the stored receipts by account; None for an unreadable file.
-
-    A file above the size limit is truncated to one byte above the limit, so that its check fails.
-    """
-    files = storage.read_all(RECEIPTS, "acc_", bytes_max=DOCUMENT_BYTES_MAX).items()
-    return {match[1]: content for name, content in files if (match := _RECEIPT_NAME.fullmatch(name))}
+    """Return the stored receipts by account; None for an unreadable file. Too large a file is truncated."""
+    files = storage.read_all(signing.RECEIPTS, "acc_", bytes_max=signing.DOCUMENT_BYTES_MAX).items()
+    return {match[1]: content for name, content in files if (match := RECEIPT_NAME.fullmatch(name))}
 
 
 def keep_receipt(storage: Storage, receipt: Mapping[str, Any]) -> bool:
@@ -123,17 +110,14 @@ def keep_receipt(storage: Storage, receipt: Mapping[str, Any]) -> bool:
     is not a finding. A newer file is not overwritten, because it proves that the database is too old.
     """
     name = f"{receipt['statement']['entry']['account_id']}.json"
-    if not _RECEIPT_NAME.fullmatch(name):
+    if not RECEIPT_NAME.fullmatch(name):
         raise LedgerCorruption("Ledger: a receipt has an invalid account id.")
     # Ordered by spending, which never decreases: after a restore, sequence numbers are reused.
-    return keep_newer(storage, name, receipt, lambda kept: int(kept["statement"]["entry"]["spent_nano"]))
+    return signing.keep_newer(storage, name, receipt, lambda kept: int(kept["statement"]["entry"]["spent_nano"]))
 
 
 def keep_newest(session: Session, storage: Storage) -> int:
-    """Store newer receipts of releases in the database beside it; return the number of files written.
-
-    Damaged receipts are skipped: a full verification reports them.
-    """
+    """Store newer receipts of releases beside the database; return the number of files written."""
     kept, written = kept_receipts(storage), 0
     for account_id in session.scalars(select(Release.account_id).distinct()).all():
         latest = select(func.max(Release.created_at)).where(Release.account_id == account_id).scalar_subquery()
@@ -142,9 +126,9 @@ def keep_newest(session: Session, storage: Storage) -> int:
         for row in session.execute(query.where(Release.created_at == latest)):
             try:
                 receipts[int(row.receipt["statement"]["entry"]["sequence"])] = row.receipt
-            except (KeyError, TypeError, ValueError):
+            except (KeyError, TypeError, ValueError):  # a full verification reports it
                 get_logger(__name__).error("receipt_unreadable", release_id=row.id)
-        if receipts and kept.get(account_id) != bytes_of(receipts[max(receipts)]):
+        if receipts and kept.get(account_id) != signing.bytes_of(receipts[max(receipts)]):
             written += keep_receipt(storage, receipts[max(receipts)])
     return written
 
@@ -169,10 +153,7 @@ def newest_checkpoint(session: Session) -> Checkpoint | None:
 
 
 def checkpoint_due(session: Session, *, now: datetime) -> bool:
-    """Return whether a checkpoint is due.
-
-    It is due after CHECKPOINT_ENTRIES new entries, and one hour after the last checkpoint if there is any new entry.
-    """
+    """Return whether there are CHECKPOINT_ENTRIES new entries, or a new entry CHECKPOINT_HOURS after the last one."""
     try:
         newest = newest_checkpoint(session)
     except ValueError:  # unreadable, which verification reports
@@ -184,7 +165,9 @@ def checkpoint_due(session: Session, *, now: datetime) -> bool:
     return moved != 0 and (moved >= CHECKPOINT_ENTRIES or now - newest.created_at >= timedelta(hours=CHECKPOINT_HOURS))
 
 
-def write_checkpoint(session: Session, *, heads: Mapping[str, Any], key: SigningKey, now: datetime) -> Checkpoint:
+def write_checkpoint(
+    session: Session, *, heads: Mapping[str, Any], key: signing.SigningKey, now: datetime
+) -> Checkpoint:
     """Sign and store verified heads: a map from account id to [sequence, hash, spent_nano] of the newest entry.
 
     Raise IntegrityError if another process has written this checkpoint.
@@ -193,35 +176,25 @@ def write_checkpoint(session: Session, *, heads: Mapping[str, Any], key: Signing
     sequence, previous_hash = (newest.sequence + 1, newest.hash) if newest else (1, GENESIS_HASH)
     # Rounded to the hour, like entries: an exact time would reveal a training's progress.
     signed_at = to_the_hour(now) if newest is None else max(to_the_hour(now), newest.created_at)
-    signed = key.sign(_statement(sequence, heads, previous_hash, utc_text(signed_at)))
-    checkpoint = Checkpoint(
-        sequence=sequence,
-        heads=dict(heads),
-        previous_hash=previous_hash,
-        hash=body_hash(signed["statement"]),
-        key_id=key.key_id,
-        signature=signed["signature"],
-        created_at=signed_at,
-    )
+    checkpoint = Checkpoint(sequence=sequence, heads=dict(heads), previous_hash=previous_hash, created_at=signed_at)
+    checkpoint.key_id = key.key_id
+    signed = key.sign(_statement(checkpoint, checkpoint.heads, utc_text(signed_at)))
+    checkpoint.hash, checkpoint.signature = body_hash(signed["statement"]), signed["signature"]
     session.add(checkpoint)
     session.flush()
     return checkpoint
 
 
 def keep_checkpoint(storage: Storage, checkpoint: Checkpoint, trusted: Mapping[str, bytes]) -> bool:
-    """Store a committed checkpoint beside the database. Return False if its key is not trusted, or a newer checkpoint
-    is stored.
-    """
+    """Store a committed checkpoint beside the database, if its key is trusted and it is newer than the stored one."""
     public = trusted.get(checkpoint.key_id)
     if public is None:
         return False
-    created_at = utc_text(checkpoint.created_at)
-    statement = _statement(checkpoint.sequence, checkpoint.heads, checkpoint.previous_hash, created_at)
-    statement["key_id"] = checkpoint.key_id
+    statement = _statement(checkpoint, checkpoint.heads, utc_text(checkpoint.created_at))
     document = {"statement": statement, "public_key": public.hex(), "signature": checkpoint.signature}
     # Ordered by time first: after a restore, numbers are reused.
     ages = itemgetter("created_at", "sequence")
-    return keep_newer(storage, CHECKPOINT_FILE, document, lambda kept: ages(kept["statement"]))
+    return signing.keep_newer(storage, CHECKPOINT_FILE, document, lambda kept: ages(kept["statement"]))
 
 
 @dataclass
@@ -237,11 +210,12 @@ class Proofs:
 def read_proofs(storage: Storage, trusted: Mapping[str, bytes], given: Sequence[Path] = ()) -> Proofs:
     """Read the stored receipts and checkpoint, and the receipts in `given`. Call it before the database's snapshot."""
     proofs = Proofs()
-    receipts = [(f"{of}.json", of, partial(document_in, held)) for of, held in kept_receipts(storage).items()]
-    for name, account_id, read in (*receipts, *((path.name, None, partial(read_document, path)) for path in given)):
+    receipts = [(f"{of}.json", of, partial(signing.document_in, held)) for of, held in kept_receipts(storage).items()]
+    others = [(path.name, None, partial(signing.read_document, path)) for path in given]
+    for name, account_id, read in (*receipts, *others):
         try:
             statement = check_receipt(read(), trusted)
-        except SignatureRefused as error:
+        except signing.SignatureRefused as error:
             message = f"The receipt {name} is refused. {error.message}"
             stops = account_id is not None
             proofs.findings.append(Finding(FindingCode.RECEIPT_REFUSED, message, account_id, stops=stops))
@@ -251,11 +225,11 @@ def read_proofs(storage: Storage, trusted: Mapping[str, bytes], given: Sequence[
         proofs.witnesses.append(Witness(*place, f"the receipt {name}", int(entry["spent_nano"])))
         proofs.terms[statement["account"]["id"]] = statement["account"]
     try:
-        if storage.holds(f"{RECEIPTS}/{CHECKPOINT_FILE}"):
-            document = read_document(storage.open(RECEIPTS, CHECKPOINT_FILE))
-            statement = check_signed(document, format=CHECKPOINT_FORMAT, version=VERSION, trusted=trusted)
+        if storage.holds(f"{signing.RECEIPTS}/{CHECKPOINT_FILE}"):
+            document = signing.read_document(storage.open(signing.RECEIPTS, CHECKPOINT_FILE))
+            statement = signing.check_signed(document, format=CHECKPOINT_FORMAT, version=VERSION, trusted=trusted)
             proofs.kept = Signed(int(statement["sequence"]), body_hash(statement), dict(statement["heads"]))
-    except SignatureRefused as error:
+    except signing.SignatureRefused as error:
         message = f"The checkpoint that is stored beside the database is refused. {error.message}"
         proofs.findings.append(Finding(FindingCode.CHECKPOINT_FILE_REFUSED, message))
     return proofs
@@ -279,54 +253,47 @@ def check_checkpoints(
         last = Signed((session.scalar(select(func.max(Checkpoint.sequence))) or 1) - 1, "", {})
         missing = kept if kept is not None and kept.sequence > last.sequence else None
     first = last
-    while not findings and (rows := checkpoints_after(session, last.sequence)):
-        for row in rows:
-            try:
-                last = _check_checkpoint(row, last, trusted)
-            except SignatureRefused as why:
-                message = f"Checkpoint {last.sequence + 1} {why.message}."
-                findings = [Finding(FindingCode.CHECKPOINT_BROKEN, message)]
-                break
-            for witness in last.witnesses("checkpoint"):
-                witnesses.setdefault((witness.account_id, witness.sequence, witness.hash), witness)
-            if missing is not None and (missing.sequence, missing.hash) == (last.sequence, last.hash):
-                missing = None
+    for row in checkpoint_rows(session, last.sequence):
+        try:
+            last = _check_checkpoint(row, last, trusted)
+        except signing.SignatureRefused as why:
+            message = f"Checkpoint {last.sequence + 1} {why.message}."
+            findings = [Finding(FindingCode.CHECKPOINT_BROKEN, message)]
+            break
+        for witness in last.witnesses("checkpoint"):
+            witnesses.setdefault((witness.account_id, witness.sequence, witness.hash), witness)
+        if missing is not None and (missing.sequence, missing.hash) == (last.sequence, last.hash):
+            missing = None
     if missing is not None and not findings:
         findings = [Finding(FindingCode.CHECKPOINT_MISSING, _MISSING.format(missing.sequence))]
     return list(witnesses.values()), findings, None if last is first else last
 
 
-def _statement(sequence: int, heads: Mapping[str, Any], previous_hash: str, created_at: str | None) -> dict[str, Any]:
-    return {
-        "format": CHECKPOINT_FORMAT,
-        "version": VERSION,
-        "sequence": sequence,
-        "heads": dict(heads),
-        "previous_hash": previous_hash,
-        "created_at": created_at,
-    }
+def _statement(row: Checkpoint | Row[Any], heads: Mapping[str, Any], created_at: str | None) -> dict[str, Any]:
+    copied = {name: getattr(row, name) for name in ("sequence", "previous_hash", "key_id")}
+    return copied | {"format": CHECKPOINT_FORMAT, "version": VERSION, "heads": dict(heads), "created_at": created_at}
 
 
 def _check_checkpoint(row: Row[Any], before: Signed, trusted: Mapping[str, bytes]) -> Signed:
     if row.sequence != before.sequence + 1:
-        raise SignatureRefused("is missing")
+        raise signing.SignatureRefused("is missing")
     public = trusted.get(row.key_id)
     if public is None:
-        raise SignatureRefused("is signed by a key that this service does not trust")
+        raise signing.SignatureRefused("is signed by a key that this service does not trust")
     try:
         heads = json.loads(row.heads)
         canonical = canonical_json(heads).decode("ascii") == row.heads
-        statement = _statement(row.sequence, heads, row.previous_hash, moment(row.created_at)) | {"key_id": row.key_id}
+        statement = _statement(row, heads, moment(row.created_at))
         digest = body_hash(statement)
     except (TypeError, ValueError, AttributeError, RecursionError):
-        raise SignatureRefused("is malformed") from None
+        raise signing.SignatureRefused("is malformed") from None
     if not canonical or digest != row.hash:
-        raise SignatureRefused("does not match its hash")
+        raise signing.SignatureRefused("does not match its hash")
     try:
         document = {"statement": statement, "public_key": public.hex(), "signature": row.signature}
-        check_signed(document, format=CHECKPOINT_FORMAT, version=VERSION, trusted=trusted)
-    except SignatureRefused:
-        raise SignatureRefused("has no valid signature by the key that it names") from None
+        signing.check_signed(document, format=CHECKPOINT_FORMAT, version=VERSION, trusted=trusted)
+    except signing.SignatureRefused:
+        raise signing.SignatureRefused("has no valid signature by the key that it names") from None
     if row.previous_hash != before.hash and before.hash:
-        raise SignatureRefused("does not contain the hash of the checkpoint before it")
+        raise signing.SignatureRefused("does not contain the hash of the checkpoint before it")
     return Signed(row.sequence, digest, heads)

@@ -17,11 +17,10 @@ from sqlalchemy.orm import Session
 from service.audit.findings import Fault, Finding, FindingCode
 from service.audit.replay import Line
 from service.db.base import CanonicalJson, UtcDateTime
+from service.db.ledger_tables import Account
 
 PAGE_ROWS = 5000
-ACCOUNTS_PER_PAGE = 500
-_IDS_PER_QUERY = 500
-_CHECKPOINTS_PER_PAGE = 200
+_ROWS_PER_QUERY = 500
 _BEFORE_ALL = -(2**63)  # also reads rows that someone inserted before the first
 _TIME_CHARACTERS = len("2030-01-02 03:04:05.678901")
 _decoder = json.JSONDecoder()
@@ -29,15 +28,6 @@ _decoder = json.JSONDecoder()
 _ENTRY = (
     "e.sequence, e.kind, e.hold_id, e.job_id, e.amount_nano, e.capacity_nano, e.spent_nano, e.reserved_nano, "
     "{details}, e.previous_hash, e.hash, {created_at}, e.account_id"
-)
-_ACCOUNTS = (
-    "SELECT id, name, owner, epsilon, delta, unit, adjacency, rate, base, capacity_nano, spent_nano, "
-    "reserved_nano, frozen, head_sequence, head_hash, {created_at} AS created_at "
-    "FROM accounts WHERE id > :after ORDER BY id LIMIT :rows"
-)
-_CHECKPOINTS = (
-    "SELECT sequence, CAST(heads AS TEXT) AS heads, previous_hash, hash, key_id, signature, {created_at} AS created_at "
-    "FROM checkpoints WHERE sequence > :after ORDER BY sequence LIMIT :rows"
 )
 # PostgreSQL's times in SQLite's format; years BC keep the suffix BC, so they are rejected.
 _POSTGRESQL_TIME = "replace(to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.USBC'), 'AD', '')"
@@ -118,16 +108,22 @@ def savepoint(session: Session) -> Iterator[None]:
         yield
 
 
-def accounts_after(session: Session, account_id: str) -> Sequence[Row[Any]]:
-    """Return a page of account rows, ordered by id."""
-    statement = text(_ACCOUNTS.format(created_at=_time(session, "created_at")))
-    return session.execute(statement, {"after": account_id, "rows": ACCOUNTS_PER_PAGE}).all()
+def account_rows(session: Session) -> Iterator[Row[Any]]:
+    """Yield the account rows, ordered by id."""
+    return _rows_after(session, Account.metadata.tables["accounts"], "id", "")
 
 
-def checkpoints_after(session: Session, sequence: int) -> Sequence[Row[Any]]:
-    """Return a page of checkpoint rows after a sequence number, in order; 0 begins with the first."""
-    statement = text(_CHECKPOINTS.format(created_at=_time(session, "created_at")))
-    return session.execute(statement, {"after": sequence or _BEFORE_ALL, "rows": _CHECKPOINTS_PER_PAGE}).all()
+def checkpoint_rows(session: Session, after: int) -> Iterator[Row[Any]]:
+    """Yield the checkpoint rows after a sequence number, in order; 0 begins with the first."""
+    return _rows_after(session, Account.metadata.tables["checkpoints"], "sequence", after or _BEFORE_ALL)
+
+
+def _rows_after(session: Session, table: Table, key: str, after: Any) -> Iterator[Row[Any]]:
+    columns = _columns(session, table)
+    page = text(f"SELECT {columns} FROM {table.name} WHERE {key} > :after ORDER BY {key} LIMIT {_ROWS_PER_QUERY}")
+    while rows := session.execute(page, {"after": after}).all():
+        yield from rows
+        after = getattr(rows[-1], key)
 
 
 class RowReader:
@@ -138,23 +134,15 @@ class RowReader:
 
     def __init__(self, session: Session, table: Table, key: str = "id") -> None:
         self._session, self._columns, self._key = session, list(table.columns), key
-        named = []
-        for column in self._columns:
-            sql = column.name
-            if isinstance(column.type, JSON | CanonicalJson):
-                sql = f"CAST({sql} AS TEXT)"
-            elif isinstance(column.type, UtcDateTime):
-                sql = _time(session, sql)
-            named.append(f"{sql} AS {column.name}")
-        query = f"SELECT {', '.join(named)} FROM {table.name} WHERE {key} IN :keys"
+        query = f"SELECT {_columns(session, table)} FROM {table.name} WHERE {key} IN :keys"
         self._by_key = text(query).bindparams(bindparam("keys", expanding=True))
 
     def by(self, keys: Iterable[object]) -> dict[str, dict[str, Any]]:
         """Return the existing rows by key."""
         wanted = sorted({key for key in keys if isinstance(key, str)})
         rows: dict[str, dict[str, Any]] = {}
-        for start in range(0, len(wanted), _IDS_PER_QUERY):
-            for row in self._session.execute(self._by_key, {"keys": wanted[start : start + _IDS_PER_QUERY]}):
+        for start in range(0, len(wanted), _ROWS_PER_QUERY):
+            for row in self._session.execute(self._by_key, {"keys": wanted[start : start + _ROWS_PER_QUERY]}):
                 read = zip(self._columns, row, strict=True)
                 values = {column.name: self._value_of(column, value) for column, value in read}
                 rows[str(values[self._key])] = values
@@ -226,6 +214,18 @@ def find_damage(session: Session) -> Iterator[Finding]:
 
 def _on_sqlite(session: Session) -> bool:
     return bool(session.get_bind().dialect.name == "sqlite")
+
+
+def _columns(session: Session, table: Table) -> str:
+    named = []
+    for column in table.columns:
+        sql = column.name
+        if isinstance(column.type, JSON | CanonicalJson):
+            sql = f"CAST({sql} AS TEXT)"
+        elif isinstance(column.type, UtcDateTime):
+            sql = _time(session, sql)
+        named.append(f"{sql} AS {column.name}")
+    return ", ".join(named)
 
 
 def _time(session: Session, column: str) -> str:

@@ -77,19 +77,15 @@ def make_signing_key(path: Path) -> SigningKey:
 
 
 def open_signing_key(path: Path) -> SigningKey:
-    """Read the signing key, or raise SigningKeyUnusable.
-
-    Never creates a key, because no verification would trust a new one.
-    """
+    """Read the signing key, or raise SigningKeyUnusable. No verification would trust a new key, so create none."""
     if not path.exists():
         raise SigningKeyUnusable(f"There is no signing key at {path}: a service creates it when it starts.")
     try:
         mode = path.stat().st_mode & 0o777
         private = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except (OSError, ValueError, TypeError) as error:
-        raise SigningKeyUnusable(
-            f"The ledger's signing key at {path} cannot be read: {type(error).__name__}."
-        ) from None
+        reason = type(error).__name__
+        raise SigningKeyUnusable(f"The ledger's signing key at {path} cannot be read: {reason}.") from None
     if mode & 0o077:
         raise SigningKeyUnusable(f"The ledger's signing key at {path} can be read by others: set its mode to 0600.")
     if not isinstance(private, Ed25519PrivateKey):
@@ -117,10 +113,7 @@ def trusted_keys(path: Path) -> dict[str, bytes]:
 
 
 def check_signed(document: object, *, format: str, version: int, trusted: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return the statement of a signed document, after checking its type, format, key and signature.
-
-    Raise SignatureRefused if it is malformed, or no trusted key (by fingerprint) has signed it.
-    """
+    """Return the statement of a signed document; raise SignatureRefused if it is malformed or signed by another key."""
     if not isinstance(document, dict) or set(document) != {"statement", "public_key", "signature"}:
         raise SignatureRefused("The document is not a signed statement.")
     statement = document["statement"]

@@ -20,7 +20,7 @@ from service.audit.data_folder import read_accepted
 from service.audit.findings import FINDINGS_MAX, Fault, Finding, FindingCode, Report
 from service.audit.proofs import Signed, Witness, check_checkpoints
 from service.audit.replay import TERMS, HoldReplay, Line, LogReplay, Prices, check_hash, replay_hold
-from service.audit.rows import ACCOUNTS_PER_PAGE, EntryReader, RowReader, accounts_after, moment, savepoint, with_marks
+from service.audit.rows import EntryReader, RowReader, account_rows, moment, savepoint, with_marks
 from service.db.base import is_id
 from service.db.ledger_tables import Account, Entry, Hold
 
@@ -41,15 +41,14 @@ def verify(
     kept: Signed | None = None,
     full: bool = True,
 ) -> Report:
-    """Verify every account. Read receipts and the stored checkpoint before the session's snapshot begins.
+    """Verify every account.
 
     Args:
         trusted: public keys by fingerprint; checkpoints and receipts signed by other keys are findings.
         known: entries that receipts prove.
         kept: the checkpoint stored beside the database.
         full: read every entry, and rows of other tables. Otherwise, read only entries after the newest valid
-            checkpoint: the entries before it were verified when it was written. Without a checkpoint, every
-            verification is full.
+            checkpoint, if there is one: earlier entries were verified when it was written.
     """
 
     def read() -> Report:
@@ -60,11 +59,8 @@ def verify(
         heads = {} if full or newest is None else newest.heads
         reading = _Reading(session, [*signed, *outside], heads, accepted.witnesses)
         reading.findings += findings
-        page = accounts_after(session, "")
-        while page:
-            for row in page:
-                reading.account(row)
-            page = accounts_after(session, page[-1].id) if len(page) == ACCOUNTS_PER_PAGE else ()
+        for row in account_rows(session):
+            reading.account(row)
         for witnesses in reading.witnesses.values():  # left over: accounts that do not exist
             reading.contradicted(witnesses[min(witnesses)][0], None)
         releases = 0
@@ -183,10 +179,8 @@ class _Reading:
             log.rate, log.epsilon = opening.details["rate"], opening.details["epsilon"]
             log.created_at = opening.created_at
             for kinds, names in (((EntryKind.LIMIT,), ("epsilon", "rate", "base")), (_FREEZING, ("frozen",))):
-                newest = select(func.max(Entry.sequence)).where(
-                    Entry.account_id == log.account_id, Entry.kind.in_(kinds), Entry.sequence <= sequence
-                )
-                number = self._session.scalar(newest)
+                earlier = Entry.account_id == log.account_id, Entry.kind.in_(kinds), Entry.sequence <= sequence
+                number = self._session.scalar(select(func.max(Entry.sequence)).where(*earlier))
                 entry = None if number is None else self._one(log, number)
                 details = {} if entry is None else entry.details
                 for name in names:

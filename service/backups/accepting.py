@@ -38,19 +38,13 @@ _TERMS: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "unit": Unit.RECORD, "a
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of accepting an account's losses.
+    """The result of accepting an account's losses."""
 
-    Attributes:
-        request_id: id of the request that another admin must approve; None if the losses are recorded.
-        recorded_nano: nano-units recorded as spent.
-        remaining: accounts whose losses are not accepted yet.
-    """
-
-    request_id: str | None
-    recorded_nano: int
+    request_id: str | None  # of the request that another admin must approve; None if the losses are recorded
+    recorded_nano: int  # recorded as spent
     keys_revoked: int
     locked: bool
-    remaining: tuple[str, ...]
+    remaining: tuple[str, ...]  # accounts whose losses are not accepted yet
 
 
 def accept(
@@ -115,8 +109,8 @@ def accept(
         nonlocal recorded_nano, keys_revoked
         facts: dict[str, Any] = {"reason": reason, "by": approving.id, "by_admin": approving.admin_id}
         if decision is not None:
-            facts |= {"request_id": decision.id, "requested_with": decision.requested_with, "reason": decision.reason}
-            facts |= {"requested_by": decision.requested_by}
+            facts |= {"request_id": decision.id}
+            facts |= {name: getattr(decision, name) for name in ("reason", "requested_with", "requested_by")}
         recorded_nano = _record(session, loss, facts, epsilon, at)
         # Revocations since the backup are lost, so revoke all keys except admins' keys, and end every session.
         session.execute(delete(SignIn))

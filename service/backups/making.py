@@ -9,7 +9,6 @@ a folder with a manifest is a complete backup.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import sqlite3
@@ -20,7 +19,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Connection, Engine, create_engine, inspect, make_url, text
@@ -39,7 +38,6 @@ from service.storage import storage_of
 from service.storage.interface import UNFINISHED, Storage, digest_file, open_regular, regular_files
 
 MANIFEST, FILES, KEYS = "manifest.json", "files", "keys"
-_BLOCK_BYTES = 2**20
 DATABASES = {"sqlite": "database.sqlite", "postgresql": "database.dump"}
 
 # Tables whose rows have files in the storage: the name of the files, and the condition that they exist.
@@ -56,23 +54,15 @@ class BackupRefused(ObscuraError):
 
 @dataclass(frozen=True)
 class Manifest:
-    """The contents of a backup.
+    """The contents of a backup."""
 
-    Attributes:
-        made_at: the time of the database's copy, in UTC.
-        database: one of DATABASES; `schema` is its migration.
-        files: SHA-256 by path below the backup, including the database.
-        missing: releases, samples and datasets that the database names but the storage lacks.
-        signed_by: fingerprints of the trusted public keys.
-    """
-
-    made_at: str
-    database: str
-    schema: str
+    made_at: str  # the time of the database's copy, in UTC
+    database: str  # one of DATABASES
+    schema: str  # its migration
     installation: str | None
-    files: dict[str, str]
-    missing: tuple[str, ...]
-    signed_by: tuple[str, ...]
+    files: dict[str, str]  # SHA-256 by path below the backup, including the database
+    missing: tuple[str, ...]  # releases, samples and datasets that the database names but the storage lacks
+    signed_by: tuple[str, ...]  # fingerprints of the trusted public keys
     with_keys: bool
     format: Literal["obscura backup"] = "obscura backup"
     version: Literal[1] = 1
@@ -82,11 +72,7 @@ _DOCUMENT = TypeAdapter(Manifest)
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read a backup's manifest, and compare every file with it.
-
-    Raises:
-        BackupRefused: the backup is incomplete or was changed.
-    """
+    """Read a backup's manifest; raise BackupRefused if a file is missing, unknown or changed."""
     try:
         manifest = _DOCUMENT.validate_json((folder / MANIFEST).read_bytes())
     except FileNotFoundError:
@@ -115,16 +101,11 @@ def read_manifest(folder: Path) -> Manifest:
 
 @dataclass(frozen=True)
 class Backup:
-    """A complete backup.
-
-    `seconds_since` is the time from the database's snapshot to the end of the backup. If the machine
-    fails just before the next backup ends, everything written since this snapshot is lost. That is the interval between
-    two backups, plus this time.
-    """
+    """A complete backup."""
 
     manifest: Manifest
     size_bytes: int
-    seconds_since: float
+    seconds_since: float  # the snapshot of the database; until the next backup ends, later writes can be lost
 
 
 def back_up(settings: Settings, factory: SessionFactory, out: Path, *, with_keys: bool, now: datetime) -> Backup:
@@ -134,7 +115,6 @@ def back_up(settings: Settings, factory: SessionFactory, out: Path, *, with_keys
         out: a missing or empty folder outside the data folder.
         with_keys: also copy the keys of datasets, fingerprints and ledger. Such a backup can open every image, even
             images that are deleted later.
-        now: timezone-aware.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BackupRefused(f"{out} is not empty. Choose an empty or new folder.")
@@ -195,28 +175,19 @@ def _inside(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _copied(out: Path, place: str, paths: Iterable[tuple[str, Path]]) -> dict[str, str]:
-    """Copy files to their names below a folder of the backup; return their digests."""
     return {f"{place}/{name}": copy_file(path, out / place / name) for name, path in paths}
 
 
 def copy_file(source: Path, target: Path) -> str:
     """Copy a regular file to a new private file; return its SHA-256. Raise NotFound if it is a link."""
     make_private_folder(target.parent)
-    digest = hashlib.sha256()
     with open_regular(source) as read, new_private_file(target) as written:
-        while block := read.read(_BLOCK_BYTES):
-            digest.update(block)
-            written.write(block)
-        written.flush()
-    return digest.hexdigest()
+        shutil.copyfileobj(read, written)
+    return digest_file(target)
 
 
 def copy_database(url: str, target: Path) -> tuple[str, dict[str, list[str]]]:
-    """Copy a snapshot of a database into a new file.
-
-    Returns:
-        The database's migration; and the names of datasets, releases and samples with files, by storage folder.
-    """
+    """Copy a snapshot of a database into a new file; return its migration, and the names to copy by storage folder."""
     file = sqlite_file(url)
     new_private_file(target).close()
     if file is not None:
@@ -238,8 +209,7 @@ def restore_database(copy: Path, url: str) -> None:
         new_private_file(target).close()
         _copy_sqlite(copy, target)
         return
-    name = str(make_url(url).database)
-    _run("pg_restore", url, "--single-transaction", "--exit-on-error", "--dbname", name, str(copy))
+    _run("pg_restore", url, "--single-transaction", "--exit-on-error", str(copy))
 
 
 def require_empty(url: str) -> None:
@@ -287,14 +257,12 @@ def _named(connection: Connection) -> tuple[str, dict[str, list[str]]]:
 
 def _run(program: str, url: str, *arguments: str) -> None:
     """Run a program of PostgreSQL. The password is passed in the environment, which other users cannot read."""
-    parsed = make_url(url)
-    named: dict[str, Any] = {"host": parsed.host, "port": parsed.port, "user": parsed.username}
-    named |= {"password": parsed.password, "database": parsed.database}
-    named |= {name: value for name, value in parsed.query.items() if name.startswith("ssl")}
-    variables = {f"PG{name.upper()}": str(value) for name, value in named.items() if value}
-    command = [program, "--no-password", "--no-owner", "--no-privileges", *arguments]
+    parsed = make_url(url).set(drivername="postgresql")
+    address = parsed._replace(password=None).render_as_string()
+    command = [program, "--no-password", "--no-owner", "--no-privileges", f"--dbname={address}", *arguments]
+    environment = os.environ | ({"PGPASSWORD": str(parsed.password)} if parsed.password else {})
     try:
-        done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         raise BackupRefused(
             f"{program} is not installed on this machine. Install PostgreSQL's client programs, of the server's major "

@@ -34,7 +34,6 @@ from service.storage import storage_of
 from service.storage.interface import Storage, digest_file
 
 _SHELVES = ("datasets", "journals", "receipts", "releases", "samples")
-_GROWS = ".jsonl"  # suffix of files that grow by appending
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,7 @@ def _publish_files(storage: Storage, backup: Path, manifest: making.Manifest) ->
         if place == making.FILES and len(steps) == 2:
             by_key["/".join(steps)].append(path)
     for key, paths in by_key.items():
-        if key.endswith(_GROWS):
+        if key.endswith(".jsonl"):  # grows by appending
             storage.append(key, (backup / paths[0]).read_bytes())
         elif paths == [f"{making.FILES}/{key}"]:
             storage.write(key, (backup / paths[0]).read_bytes())

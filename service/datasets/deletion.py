@@ -32,7 +32,6 @@ from service.settings import Settings
 
 GONE = (DatasetState.DELETING, DatasetState.DELETED)
 _JOBS_NAMED_MAX = 5
-ERASED_NAME = "erased"
 REWRITTEN = select(Dataset.id, Dataset.content_name).where(Dataset.content_name.is_not(None))  # after a withdrawal
 _READS_NUMBERS = [kind.name for kind in jobs.KINDS.values() if kind.reads_numbers]
 
@@ -42,9 +41,8 @@ def delete(
 ) -> Dataset:
     """Delete a dataset's images forever, in a few transactions. Idempotent.
 
-    Args:
-        cancel_jobs: cancel the jobs that need the dataset. Their results are discarded, and charges stay spent. The
-            stored images become unreadable at once; the dataset is DELETING until the training processes have stopped.
+    With `cancel_jobs`, cancel the jobs that need the dataset and discard their results; charges stay spent. The stored
+    images become unreadable at once; the dataset is DELETING until the training processes have stopped.
     """
     with calling("storage"):
         with transaction(factory) as session:
@@ -80,13 +78,10 @@ def cancel_readers(
     """Cancel the unfinished jobs that read one of these datasets, and discard their results.
 
     Call it after writing the datasets' new state. That write locks their rows, as submissions do, so no job is missed.
-    Call it before locking any account, because workers lock jobs before accounts. This function locks accounts in the
-    order of their ids.
+    Call it before locking any account, because workers lock jobs before accounts.
 
     Args:
-        may_cancel: if false, raise Conflict for any such job.
-        whose: subject of the error's message, which names the datasets.
-        act: "deletion" or "withdrawal".
+        may_cancel: if false, raise Conflict for any such job, with a message built from `whose` and `act`.
     """
     needing = or_(false(), *map(needs, dataset_ids))
     waiting = session.scalars(select(Job.id).where(needing).order_by(Job.id).with_for_update()).all()
@@ -129,8 +124,7 @@ def go_on(settings: Settings, factory: SessionFactory) -> None:
 
 
 def unfinished(session: Session, settings: Settings) -> Sequence[str]:
-    """Return datasets whose deletion is not complete: it was interrupted, or a backup has restored the key afterwards.
-    Call it at start-up, and call `complete` for each dataset."""
+    """Return the datasets to `complete` at start-up: interrupted deletions, and deletions that a backup has undone."""
     deleting = session.scalars(select(Dataset.id).where(Dataset.state == DatasetState.DELETING)).all()
     stored = {dataset_of(name) for name in Vault.of(settings).stored_names()}
     names = [name for name in stored - set(deleting) if name is not None]
@@ -171,7 +165,7 @@ def erase(factory: SessionFactory, dataset_id: str, *, now: datetime) -> Dataset
         reading = or_(Job.dataset_id == dataset_id, Job.evaluation_dataset_id == dataset_id, *_options_of(dataset_id))
         used = or_(exists().where(reading, not_(over)), exists().where(Sweep.dataset_id == dataset_id))
         if dataset.state is DatasetState.DELETED and dataset.erased_at is None and not session.scalar(select(used)):
-            dataset.name, dataset.classes, dataset.erased_at = ERASED_NAME, [], now
+            dataset.name, dataset.classes, dataset.erased_at = "erased", [], now
             dataset.height = dataset.width = dataset.channels = dataset.records_declared = 1
             dataset.subjects_declared = dataset.failure_code = None
             dataset.subjects_recognised = False
@@ -196,10 +190,7 @@ def _options_of(dataset_id: str) -> list[ColumnElement[bool]]:
 
 
 def needs(dataset_id: str) -> ColumnElement[bool]:
-    """Select unfinished trainings that use a dataset's images, and other jobs that read it as a public dataset.
-
-    The processes of these jobs may have the images in memory. A training does not read its evaluation dataset.
-    """
+    """Select unfinished jobs that may have the images in memory. A training does not read its evaluation dataset."""
     training = and_(Job.kind == TRAIN, or_(Job.dataset_id == dataset_id, *_options_of(dataset_id)))
     public = and_(Job.kind != TRAIN, Job.evaluation_dataset_id == dataset_id)
     return and_(or_(training, public), Job.state.in_(UNFINISHED))

@@ -132,14 +132,10 @@ def at_least_as_strict(payer: Account, other: Account) -> bool:
 
 
 def fingerprint(batches: Iterable[Images], key: bytes) -> Fingerprints:
-    """Return the fingerprints of images. PRIVATE.
+    """Return the fingerprints of images, uint8 (n, height, width) or (n, height, width, 3). PRIVATE.
 
     An image of a single colour has no fingerprint: blank pages would join unrelated accounts. A colour image with equal
-    channels has the fingerprint of its gray version.
-
-    Args:
-        batches: uint8 (n, height, width) or (n, height, width, 3).
-        key: the secret of this installation, 32 bytes.
+    channels has the fingerprint of its gray version. `key` is this installation's secret, 32 bytes.
     """
     digests: set[bytes] = set()
     for batch in batches:
@@ -171,13 +167,8 @@ def _all_along(images: Images, equal: Callable[[Images], Flags]) -> Flags:
 def recognise(private_hashes: Numbers, project_id: str, key: bytes) -> tuple[Numbers, Fingerprints]:
     """Return the stored number of each record's subject (n,), and the fingerprints of the subjects. PRIVATE.
 
-    Args:
-        private_hashes: (n,), hashes of the ids from `service.ingest.array_files.subject_numbers`.
-        project_id: scope of the ids.
-        key: the secret of this installation, 32 bytes.
-
-    Raises:
-        ValueError: two subjects would get the same number, which is as unlikely as guessing a number.
+    `private_hashes` (n,) are from `service.ingest.array_files.subject_numbers`. Raise ValueError if two subjects would
+    get the same number, which is as unlikely as guessing a number.
     """
     subjects, of_record = np.unique(private_hashes, return_inverse=True)
     halves = [digest[:8] for digest in _digests_of(subjects, _SUBJECT_LABEL, project_id, key)]
@@ -188,10 +179,7 @@ def recognise(private_hashes: Numbers, project_id: str, key: bytes) -> tuple[Num
 
 
 def subject_fingerprints(private_numbers: Numbers, project_id: str, key: bytes) -> Fingerprints:
-    """Return the fingerprints of subjects by their stored numbers. PRIVATE.
-
-    A fingerprint follows from the stored number, so it can be recomputed if the database has lost it.
-    """
+    """Return the fingerprints of subjects by their stored numbers. PRIVATE."""
     digests = _digests_of(np.unique(private_numbers), _SUBJECT_FINGERPRINT_LABEL, project_id, key)
     return frozenset(digest[:DIGEST_BYTES] for digest in digests)
 
@@ -205,10 +193,7 @@ def _digests_of(numbers: Numbers, label: bytes, project_id: str, key: bytes) -> 
 
 
 def record(factory: SessionFactory, dataset_id: str, attempt: int, digests: Fingerprints) -> None:
-    """Insert the fingerprints of an upload before its acceptance, in short transactions. Idempotent.
-
-    Includes fingerprints that the account already has, because its other datasets may be erased.
-    """
+    """Insert the fingerprints of an upload, also known ones: other datasets with them may be erased. Idempotent."""
 
     def write(part: Part) -> None:
         with transaction(factory) as session:
@@ -251,11 +236,11 @@ def settle(
     joins it. That account must be in the same project and at least as strict. Otherwise the uploader could move a
     dataset to a laxer account by including one image. The error is the same for all reasons.
 
+    A known subject never makes the dataset join an account, because all other subjects would move too.
+
     Args:
         session: session of the transaction that makes the dataset ready. Other acceptances wait for its end.
         known: result of `look_up`, which is repeated under the lock if another upload was accepted since.
-        subjects: fingerprints of recognised subjects. A known subject never makes the dataset join an account, because
-            all other subjects would move too.
 
     Raises:
         KnownRefused: with one of four codes. overlap: several accounts are concerned, or the one to join is in another
@@ -290,7 +275,6 @@ def settle(
 
 
 def any_recorded(session: Session) -> bool:
-    """Return whether there is any fingerprint."""
     return session.scalar(select(exists().where(Fingerprint.dataset_id.is_not(None)))) is True
 
 

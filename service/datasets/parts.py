@@ -49,10 +49,7 @@ class Parts:
         return sorted(int(name) for name in os.listdir(self.folder) if name.isdecimal())
 
     def append(self, offset: int, blocks: Iterator[bytes], *, bytes_max: int) -> int:
-        """Store the part at `offset`, which must follow the last one, and return the number of bytes received.
-
-        An empty part stores nothing. A part whose body ends early is discarded.
-        """
+        """Store the part at `offset`, which must follow the last one, and return the number of bytes received."""
         size, fresh = 0, self.folder / _FRESH
         fresh.unlink(missing_ok=True)  # left by a crash
         with new_private_file(fresh) as file:
@@ -118,12 +115,7 @@ def begin(settings: Settings, key_id: str, project_id: str | None) -> str:
 
 @contextmanager
 def opened(settings: Settings, secret: str, key_id: str, project_id: str | None) -> Iterator[Parts]:
-    """Lock the parts of an upload inside the `with` block.
-
-    Raises:
-        UploadLost: they expired, were removed after a rejection, or are on another server.
-        Conflict: another request holds the lock.
-    """
+    """Lock the parts of an upload; raise UploadLost if they are missing, and Conflict if another request has them."""
     folder, key = _locate(settings, secret, key_id, project_id)
     with _locked(folder):
         yield Parts(folder, key)

@@ -26,17 +26,8 @@ from obscura.image_types import PIXELS_MAX
 from obscura.private_files import make_private_folder
 from obscura.wire.formats import UploadFit
 from obscura.wire.uploads import Fault
+from service.datasets import vault
 from service.datasets.fingerprints import Fingerprints, fingerprint, recognise
-from service.datasets.vault import (
-    STAGED_DOTS,
-    DatasetContext,
-    SealedArray,
-    Vault,
-    fingerprint_key_path,
-    key_id_of,
-    read_key,
-    write_key,
-)
 from service.db.dataset_tables import Dataset
 from service.dependencies import patient
 from service.errors import InvalidInput, NotFound, ObscuraError, TooLarge
@@ -81,30 +72,22 @@ class Sent:
 class Content:
     """Content that was read, and the facts to record about it, deliberately without the number of records.
 
-    Attributes:
-        private_fingerprints: fingerprints of its images. Secret even for public content, because look-ups with them
-            reveal known images.
-        dataset: the row at the start of the upload; its `upload_attempt` fences the upload.
-        publish: publishes the content. Idempotent. Call it in the transaction that records the content.
-        private_subjects: fingerprints of its subjects, if recognised.
+    Fingerprints are secret even for public content, because look-ups with them reveal known images.
     """
 
-    dataset: Dataset
+    dataset: Dataset  # the row at the start of the upload; its `upload_attempt` fences the upload
     sent: Sent
     sha256: str
     bytes: int
     private_fingerprints: Fingerprints = field(repr=False)
     vault_key_id: str = field(repr=False)
-    publish: Callable[[], None]
-    private_subjects: Fingerprints = field(default=frozenset(), repr=False)
+    publish: Callable[[], None]  # idempotent; call it in the transaction that records the content
+    private_subjects: Fingerprints = field(default=frozenset(), repr=False)  # of recognised subjects
 
 
 @contextmanager
-def staged(context: DatasetContext, dataset: Dataset, sent: Sent) -> Iterator[Content]:
-    """Read content, and yield it to be published inside the `with` block, after which temporary files are removed.
-
-    Exceptions raised by the body (`sent.blocks`) propagate.
-    """
+def staged(context: vault.DatasetContext, dataset: Dataset, sent: Sent) -> Iterator[Content]:
+    """Read content, and yield it to be published inside the `with` block, after which temporary files are removed."""
     key = key_of(dataset.id)
     request = _request(context.settings, dataset, sent)
     secret = secret_of_fingerprints(context.settings)
@@ -120,22 +103,22 @@ def staged(context: DatasetContext, dataset: Dataset, sent: Sent) -> Iterator[Co
         images, subjects = _judge(request, dataset.project_id, secret)
         with _disk_faults(request), patient():  # uploads are few, and a received body must not be lost
             storage.send(request.target, key)
-        key_id = key_id_of(request.target_key)
+        key_id = vault.key_id_of(request.target_key)
         publish = partial(_publish, context.vault, request)
         yield Content(dataset, sent, digest, size, images, key_id, publish, subjects)
 
 
 def sweep(settings: Settings, live: Callable[[], Set[tuple[str, int]]]) -> None:
-    """Remove the files of interrupted uploads.
+    """Remove the files of interrupted uploads: those without an id and attempt that `live` returns.
 
-    Args:
-        live: function that returns the id and attempt of every upload in progress, in any process. It is called after
-            listing the files, because an upload is in the database before it has files.
+    `live` is called after listing the files, because an upload is in the database before it has files.
     """
-    storage = Vault.of(settings).storage
+    storage = vault.Vault.of(settings).storage
     sent = {path.name: path for path in settings.quarantine_path.glob("*") if not path.is_dir()}  # not `parts`
     # Staging folders of withdrawals have one more dot in their names, and are removed with the withdrawal.
-    names = (name for name in storage.list("datasets") if name.endswith(UNFINISHED) and name.count(".") == STAGED_DOTS)
+    names = (
+        name for name in storage.list("datasets") if name.endswith(UNFINISHED) and name.count(".") == vault.STAGED_DOTS
+    )
     unfinished = {name.removesuffix(UNFINISHED): f"datasets/{name}" for name in names}
     kept = {f"{dataset_id}.{attempt}" for dataset_id, attempt in live()} if sent or unfinished else set()
     for name in sent.keys() - kept:
@@ -253,10 +236,8 @@ def _judge(request: IngestRequest, project_id: str, secret: bytes) -> tuple[Fing
         if sorted(os.listdir(request.target)) != [f"{name}{SEALED_SUFFIX}" for name in array_names(request)]:
             raise _error(Fault.INTERNAL, request)
         with ExitStack() as stack:
-            opened = (
-                SealedArray(request.target, request.dataset_id, name, request.target_key)
-                for name in array_names(request)
-            )
+            place = request.target, request.dataset_id
+            opened = (vault.SealedArray(*place, name, request.target_key) for name in array_names(request))
             images, labels, *of_subjects = map(stack.enter_context, opened)
             count = labels.shape[0]
             if (
@@ -289,9 +270,9 @@ def _judge(request: IngestRequest, project_id: str, secret: bytes) -> tuple[Fing
 
 def secret_of_fingerprints(settings: Settings) -> bytes:
     """Return the secret key of fingerprints. Raise UploadsStopped if it is missing."""
-    path = fingerprint_key_path(settings)
+    path = vault.fingerprint_key_path(settings)
     try:
-        return read_key(path)
+        return vault.read_key(path)
     except NotFound:  # with a new secret, known images would appear new
         get_logger(__name__).error("fingerprint_key_missing", path=str(path))
         raise UploadsStopped(
@@ -302,14 +283,14 @@ def secret_of_fingerprints(settings: Settings) -> bytes:
         ) from None
 
 
-def _publish(vault: Vault, request: IngestRequest) -> None:
+def _publish(datasets: vault.Vault, request: IngestRequest) -> None:
     if not request.target.exists():
         return  # published by an earlier try whose transaction failed
     with _disk_faults(request):
-        vault.shred(request.dataset_id)  # left by a crash
-        write_key(vault.key_path(request.dataset_id), request.target_key)
+        datasets.shred(request.dataset_id)  # left by a crash
+        vault.write_key(datasets.key_path(request.dataset_id), request.target_key)
         failpoint("upload.before")
-        vault.storage.publish(request.target, key_of(request.dataset_id))
+        datasets.storage.publish(request.target, key_of(request.dataset_id))
         failpoint("upload.after")
 
 

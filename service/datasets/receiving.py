@@ -36,20 +36,18 @@ from service.logs import get_logger
 from service.settings import Settings
 from service.storage.journals import Uploaded, read_uploaded, write_uploaded
 
+PAUSE_SECONDS = 1.0  # between two tries to accept an upload
 
-def receive(
-    context: DatasetContext, dataset_id: str, sent: reading.Sent, *, by: str | None = None, pause_seconds: float = 1.0
-) -> Dataset:
+
+def receive(context: DatasetContext, dataset_id: str, sent: reading.Sent, *, by: str | None = None) -> Dataset:
     """Receive the content of a declared dataset. After a rejected upload, the dataset remains declared.
+
+    Return the ready dataset, which may have joined another account. While the database is down, retry the acceptance
+    for the duration of one lease.
 
     Args:
         by: id of the uploader's key, which must still be valid after everything was read; None on the service's own
             machine.
-        pause_seconds: pause between retries of the acceptance while the database is down. Retries end after the
-            duration of one lease.
-
-    Returns:
-        The ready dataset. It may have joined another account.
     """
     settings = context.settings
     require_room(settings)
@@ -75,9 +73,9 @@ def receive(
                     dataset = accept(context, content, by=by)
                     break
                 except OperationalError:
-                    if time.monotonic() + pause_seconds > until:
+                    if time.monotonic() + PAUSE_SECONDS > until:
                         raise
-                    time.sleep(pause_seconds)
+                    time.sleep(PAUSE_SECONDS)
     except BaseException:
         try:
             with transaction(context.factory) as session:
@@ -93,13 +91,10 @@ def receive(
 def receive_parts(
     context: DatasetContext, upload: Parts, sent: reading.Sent, declared: DatasetRequest | str, *, by: str
 ) -> Dataset:
-    """Receive an upload that has arrived in parts. Idempotent.
+    """Receive an upload that has arrived in parts, into a declared dataset or a new one. Idempotent.
 
     After a rejection, neither the parts nor a declaration by this upload remain. A failure of the service keeps the
     parts, so that the request can be repeated.
-
-    Args:
-        declared: id of a declared dataset, or the declaration of a new one.
     """
     remove = partial(deletion.delete, context.settings, context.factory, cancel_jobs=True, now=context.clock())
     if upload.dataset_id is not None:  # the answer was lost, or a process has died
@@ -156,11 +151,8 @@ def _journal(vault: Vault, dataset: Dataset, check: str | None) -> None:
 def accept(context: DatasetContext, content: reading.Content, *, by: str | None = None) -> Dataset:
     """Record content and its fingerprints, and publish it. Safe to retry after an error.
 
-    An answer that reveals known images or subjects is counted for the key and its project, and is recorded in the audit
-    log. After too many such answers on one day, the upload is rejected before any look-up.
-
-    Args:
-        by: id of the uploader's key; None on the service's own machine, which has no limit.
+    An answer that reveals known images or subjects is counted for the key `by` and its project, and is recorded in the
+    audit log. After too many such answers on one day, the upload is rejected before any look-up.
     """
     factory, now = context.factory, context.clock()
     snapshot, images, subjects = content.dataset, content.private_fingerprints, content.private_subjects
@@ -193,10 +185,7 @@ def accept(context: DatasetContext, content: reading.Content, *, by: str | None 
 
 
 def clean_up(settings: Settings, factory: SessionFactory, *, now: datetime) -> int:
-    """End uploads whose lease has expired, remove their files, and return their number.
-
-    May run at any time, in several processes at once.
-    """
+    """End uploads whose lease has expired, remove their files, and return their number. Safe to run concurrently."""
     with transaction(factory, read_only=True) as session:  # usually there are none, and no write lock is needed
         expired = states.uploads(session, expired_at=now)
     ended = 0

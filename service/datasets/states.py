@@ -104,10 +104,7 @@ def move(
     which: ColumnExpressionArgument[bool] = true(),
     **values: Any,
 ) -> bool:
-    """Change state and other columns if the transition is allowed and `which` holds. Return True if the row changed.
-
-    Objects in the session are not refreshed.
-    """
+    """Change a row if the transition is allowed and `which` holds; return whether it changed. Refresh no object."""
     before = [known for known, following in FOLLOWING.items() if state in following]
     statement = update(Dataset).where(Dataset.id == dataset_id, Dataset.state.in_(before), which)
     statement = statement.values(state=state, **values).execution_options(synchronize_session=False)
@@ -117,11 +114,7 @@ def move(
 def begin_upload(
     session: Session, dataset_id: str, *, now: datetime, lease_seconds: float, subjects_key_check: str | None = None
 ) -> Dataset:
-    """Begin an upload with a lease and a new `upload_attempt`. After the lease expires, another upload may take over.
-
-    Args:
-        subjects_key_check: check value of the client's key for subject ids; None for plain ids.
-    """
+    """Begin an upload with a new `upload_attempt`, and a lease after which another upload may take over."""
     dataset = find(session, Dataset, dataset_id)
     begun = {"upload_attempt": Dataset.upload_attempt + 1, "upload_lease_until": now + timedelta(seconds=lease_seconds)}
     free = or_(Dataset.state == DatasetState.DECLARED, receiving(expired_at=now))
@@ -147,11 +140,9 @@ def begin_upload(
 def accept_upload(session: Session, content: reading.Content, known: fingerprints.Known, *, now: datetime) -> Dataset:
     """Record accepted content and the account that pays. The caller publishes the content in the same transaction.
 
-    Its fingerprints count from the commit on. A private dataset with images of another account joins that account. If
-    any subject has withdrawn from the account, the dataset becomes WITHDRAWING, even if it lacks those subjects.
-
-    Raises:
-        KnownRefused: as in `fingerprints.settle`, or the account to join does not accept the dataset.
+    Its fingerprints count from the commit on. A private dataset with images of another account joins that account, or
+    raises KnownRefused if the account does not accept it. If any subject has withdrawn from the account, the dataset
+    becomes WITHDRAWING, even if it lacks those subjects.
     """
     session.expire_all()
     attempt = content.dataset.upload_attempt
@@ -188,10 +179,8 @@ def accept_upload(session: Session, content: reading.Content, known: fingerprint
 def check_keys(session: Session, settings: Settings, *, contents: bool = True) -> None:
     """Mark every stored dataset without a key as FAILED (KEY_MISSING), and make it READY once its key is back.
 
-    Call it at start-up, and regularly. If the folder of keys is missing, nothing changes: its disk may not be mounted.
-
-    Args:
-        contents: also check that the storage has the contents, with one request for each.
+    With `contents`, also check that the storage has the contents, with one request for each. If the folder of keys is
+    missing, nothing changes: its disk may not be mounted.
     """
     if not (settings.keys_path / "datasets").is_dir():
         return
@@ -248,10 +237,8 @@ def require_recognised(session: Session, account_id: str, *, recognised: bool) -
 def require_same_key(session: Session, account_id: str, check: str | None) -> None:
     """Store the check value of the account's first upload of recognised subjects; reject any other check value later.
 
-    Under another key, every subject would have another number, so a withdrawal would find and destroy nothing.
-
-    Args:
-        check: check value of the client's key; None for plain ids. An account cannot mix both.
+    Under another key, every subject would have another number, so a withdrawal would find and destroy nothing. The
+    check value of plain ids is None; an account cannot mix both.
     """
     sent = check or ""
     name, kept = ledger.keep_subjects_key_check(session, account_id, sent)

@@ -47,7 +47,6 @@ class Vault:
 
     @classmethod
     def of(cls, settings: Settings) -> Vault:
-        """Return the vault of an installation."""
         return cls(storage_of(settings), settings.keys_path)
 
     def open_dataset(self, name: str) -> tuple[Images, Labels]:
@@ -56,11 +55,7 @@ class Vault:
             return images.read(), labels.read()
 
     def open_array(self, name: str, array: str) -> SealedArray:
-        """Open an array of a dataset, such as IMAGES_NAME, to read it whole or in batches. PRIVATE unless public.
-
-        Raises:
-            NotFound: as in `open_dataset`, or the dataset has no such array.
-        """
+        """Open an array, such as IMAGES_NAME, or raise NotFound. PRIVATE unless the dataset is public."""
         return SealedArray(_folder(self.storage, name), name, array, read_key(self.key_path(name)))
 
     def shred(self, name: str) -> None:
@@ -102,11 +97,8 @@ class Vault:
     def rewrite(self, present: str, dataset_id: str, numbers: Collection[int]) -> tuple[str, bytes]:
         """Publish a dataset's content without some subjects, under a new name and key; return the name and the key.
 
-        Args:
-            present: the content to rewrite. If its key is missing, the database is older than the vault. Then the
-                newest content with a key is rewritten.
-            dataset_id: the content's dataset.
-            numbers: stored numbers of the subjects to remove. PRIVATE.
+        `numbers` are the stored numbers of the subjects to remove. PRIVATE. If the key of `present` is missing, the
+        database is older than the vault. Then the newest content with a key is rewritten.
         """
         names = self.contents_of(dataset_id)
         newer = [name for name in names if version_of(name) > version_of(present)]
@@ -174,7 +166,6 @@ def version_of(name: str) -> int:
 
 
 def fingerprint_key_path(settings: Settings) -> Path:
-    """Return the path of the secret key of fingerprints."""
     return settings.keys_path / "fingerprints.key"
 
 
@@ -196,11 +187,7 @@ def write_key(path: Path, key: bytes) -> None:
 
 
 def read_key(path: Path) -> bytes:
-    """Return a key.
-
-    Raises:
-        NotFound: the key is missing, or is not 32 bytes long.
-    """
+    """Return a key; raise NotFound if it is missing or damaged."""
     try:
         with open_regular(path) as file:
             key = file.read(KEY_BYTES + 1)

@@ -45,18 +45,12 @@ _LOCK = "withdrawals.lock"  # next to the keys, in a folder shared by all proces
 
 @dataclass(frozen=True)
 class Withdrawal:
-    """The public effects of a withdrawal. They do not depend on the subjects in the datasets.
-
-    Attributes:
-        dataset_ids: the datasets to rewrite.
-        not_recognised: the account's datasets without recognised subjects, where no subject can be found.
-        waiting: true if some images can only be destroyed after trainings have stopped.
-    """
+    """The public effects of a withdrawal. They do not depend on the subjects in the datasets."""
 
     account_id: str
-    dataset_ids: tuple[str, ...]
-    not_recognised: tuple[str, ...]
-    waiting: bool = False
+    dataset_ids: tuple[str, ...]  # to rewrite
+    not_recognised: tuple[str, ...]  # the account's datasets where no subject can be found
+    waiting: bool = False  # some images can only be destroyed after trainings have stopped
 
 
 def withdraw(
@@ -71,12 +65,8 @@ def withdraw(
 ) -> Withdrawal:
     """Destroy the images of subjects, in a few transactions, and remove them from later uploads. Idempotent.
 
-    Args:
-        account_id: id of an account that protects subjects.
-        private_ids: one or more subject ids, as in uploads.
-        cancel_jobs: cancel the jobs that need the account's datasets, as `deletion.delete` does. The images are
-            destroyed after the processes of these jobs have stopped.
-        subjects_key_check: check value of the client's key for subject ids; None for plain ids.
+    With `cancel_jobs`, cancel the jobs that need the account's datasets, as `deletion.delete` does. The images are
+    destroyed after the processes of these jobs have stopped.
     """
     key = reading.secret_of_fingerprints(settings)
     with dependencies.calling("storage"):
@@ -200,10 +190,7 @@ def go_on(settings: Settings, factory: SessionFactory) -> None:
 
 
 def recall(settings: Settings, factory: SessionFactory, *, now: datetime) -> None:
-    """Record withdrawals missing from a restored database, and cancel trainings on their datasets.
-
-    Call at start-up.
-    """
+    """At start-up, record withdrawals missing from a restored database, and cancel trainings on their datasets."""
     storage = storage_of(settings)
     for account_id in journals.accounts_withdrawn_from(storage):
         noted = journals.read_withdrawn(storage, account_id)

@@ -29,8 +29,7 @@ def answer(request: IngestRequest, ingest: Ingest) -> str:
         return Fault.TOO_COSTLY.value
     except OSError:
         return Fault.STORAGE.value
-    except Exception:
-        # A traceback would quote the upload.
+    except Exception:  # a traceback would quote the upload
         return Fault.INTERNAL.value
     return "ok"
 

@@ -12,7 +12,6 @@ from array import array
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -62,9 +61,7 @@ class ArrayFile(AbstractContextManager["ArrayFile"]):
             raise ValueError("more values than the shape holds")
         self._sealed.write(raw)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with self._file:
             if kind is None:
                 if self._left:
@@ -90,11 +87,10 @@ def require_count(request: IngestRequest, count: int) -> None:
 def store(
     request: IngestRequest, private_labels: Array, private_ids: Iterable[SubjectId], images: Iterable[bytes | Array]
 ) -> None:
-    """Write the arrays of an upload. After an error, the target folder contains a part of them.
+    """Write the arrays of an upload; raise Refused for a label out of range, a missing id, or too many subjects.
 
     `private_labels` and `private_ids` have one value per record, in order; `private_ids` is not read if the dataset has
-    no subjects. `images` yields the pixels in order, in pieces of any size. Raise Refused for a label out of range, a
-    missing id, or too many subjects.
+    no subjects. `images` yields the pixels in order, in pieces of any size.
     """
     count = len(private_labels)
     if int(private_labels.min()) < 0 or int(private_labels.max()) >= len(request.classes):

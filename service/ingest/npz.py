@@ -61,8 +61,7 @@ def _header(member: Member) -> tuple[tuple[int, ...], np.dtype[Any]]:
         shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(member)
     except (Refused, MemoryError):
         raise
-    except Exception:
-        # The header is a Python literal, and the parser's messages quote it.
+    except Exception:  # the header is a Python literal, and the parser's messages quote it
         raise Refused(Fault.ARRAY_HEADER) from None
     if fortran_order and len(shape) > 1:
         raise Refused(Fault.ARRAY_HEADER)

@@ -74,6 +74,5 @@ def decode_picture(data: bytes, request: IngestRequest) -> np.ndarray[Any, np.dt
         return colours[:, :, 0]
     except (Refused, MemoryError):
         raise
-    except Exception:
-        # Decoders fail in many ways on malicious bytes, and their messages must not leave this process.
+    except Exception:  # decoders fail in many ways on malicious bytes, and their messages must not leave this process
         raise Refused(Fault.IMAGE_BROKEN) from None

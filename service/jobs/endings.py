@@ -25,9 +25,7 @@ SALVAGED = {code: EarlyEnd(code.value) for code in FailureCode if code.value in 
 def finish_failed(session: Session, *, job_id: str, attempt: int, failure_code: FailureCode, now: datetime) -> Job:
     """End a failed attempt. End its job too, unless one more attempt may publish a training's paid results.
 
-    Returns:
-        The job: failed (or cancelled, if that was requested), with its charges captured or its unused hold returned;
-        or queued again, for one more attempt, which only publishes.
+    Return the job: failed (or cancelled, if that was requested), or queued again for one attempt that only publishes.
     """
     job = lock_attempt(session, job_id, attempt, None, replay=JobState.FAILED)
     code = FailureCode(failure_code)
@@ -54,10 +52,7 @@ def finish_unsaved(session: Session, *, job_id: str, attempt: int, now: datetime
 
 
 def finish_cancelled(session: Session, *, job_id: str, attempt: int, now: datetime) -> Job:
-    """End an attempt that stopped on request. Its charges are captured, and nothing is published.
-
-    A worker that stops for other reasons lets its lease expire instead.
-    """
+    """End an attempt that stopped on request. Its charges are captured, and nothing is published."""
     job = lock_attempt(session, job_id, attempt, None, replay=JobState.CANCELLED)
     if job.state is JobState.RUNNING:
         if not job.cancel_requested or may_publish(session, job):
@@ -95,12 +90,9 @@ def end_unpublished(session: Session, job: Job, code: FailureCode, *, now: datet
 def end_job(
     session: Session, job: Job, state: JobState, *, now: datetime, reason: str | None = None, **facts: Any
 ) -> None:
-    """Write the final state of a locked job, and the columns in `facts`.
+    """Write the final state of a locked job, and the columns in `facts`. A `reason` closes a hold that is still open.
 
     The end time is not before the hold's last entry, which another process may have dated with a clock that is ahead.
-
-    Args:
-        reason: closes the hold of a job that publishes nothing; None if the hold is already closed.
     """
     if reason is not None and job.hold_id is not None:
         ledger.settle(session, hold_id=job.hold_id, attempt=job.attempt, reason=reason, now=now)

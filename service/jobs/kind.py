@@ -44,65 +44,38 @@ class Order:
 
 @dataclass(frozen=True)
 class Reading:
-    """The route that reads the result of a kind of job, below `path`.
-
-    Attributes:
-        prefix: the prefix of the results' ids.
-        scope: the scope that the key must have.
-        image: the name of a column with a PNG image, which is also the last segment of the image's route.
-        examples: values for record fields whose meaning differs between records.
-    """
+    """The route that reads the result of a kind of job, below `path`."""
 
     path: str
-    prefix: str
+    prefix: str  # of the results' ids
     tag: str
     description: str
-    scope: str = "read"
-    image: str = ""
+    scope: str = "read"  # that the key must have
+    image: str = ""  # name of a column with a PNG image, and the last segment of its route
     image_description: str = ""
-    examples: Mapping[str, Any] = field(default_factory=dict)
+    examples: Mapping[str, Any] = field(default_factory=dict)  # for fields whose meaning differs between records
 
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """A kind of job.
+    """A kind of job."""
 
-    Attributes:
-        name: the kind in the job's row.
-        many: the plural noun on pages.
-        title: function that returns the title on pages, from the job's row and, if loaded, the row of its result.
-        accept: function that validates and queues the job, from a session, an `Ask`, and the order's fields as
-            keywords.
-        failed: the default failure code.
-        unavailable: the failure code if an input of the job is missing.
-        order: None if the kind cannot be requested over HTTP.
-        makes: the table of the result's row, if any.
-        same: the column of the result that must have the same value if an attempt ends the job again.
-        record: the schema of the result; of the job if there is no result row.
-        show: function that returns the record, from the result and the job.
-        reading: the route of the record, if any.
-        planned: the job carries out a training's plan.
-        reads_numbers: the job reads only a dataset's declaration, so the dataset can be erased after the job has ended.
-        gives_way: the job's process uses only idle cores.
-        module: the worker's module, whose `run(context)` runs an attempt; by default `workers.train.kinds.NAME`.
-    """
-
-    name: str
-    many: str
-    title: Callable[[Any, Any], str]
-    accept: Callable[..., Job]
-    failed: FailureCode
-    unavailable: FailureCode = FailureCode.DATASET_UNAVAILABLE
-    order: Order | None = None
-    makes: type[Made] | None = None
-    same: str = "results"
-    record: type[ApiRecord] = JobRecord
-    show: Callable[[Any, Job], ApiRecord] | None = None
-    reading: Reading | None = None
-    planned: bool = False
-    reads_numbers: bool = False
-    gives_way: bool = False
-    module: str = ""
+    name: str  # in the job's row
+    many: str  # the plural noun on pages
+    title: Callable[[Any, Any], str]  # on pages, from the job's row and, if loaded, the row of its result
+    accept: Callable[..., Job]  # validates and queues a job, from a session, an `Ask`, and the order's fields
+    failed: FailureCode  # by default
+    unavailable: FailureCode = FailureCode.DATASET_UNAVAILABLE  # if an input is missing
+    order: Order | None = None  # None if it cannot be requested over HTTP
+    makes: type[Made] | None = None  # the table of the result's row
+    same: str = "results"  # the column of the result that must not differ if an attempt ends the job again
+    record: type[ApiRecord] = JobRecord  # the schema of the result; of the job if there is no result row
+    show: Callable[[Any, Job], ApiRecord] | None = None  # returns the record, from the result and the job
+    reading: Reading | None = None  # the route of the record
+    planned: bool = False  # it carries out a training's plan
+    reads_numbers: bool = False  # only of a dataset's declaration, so the dataset can be erased after the job has ended
+    gives_way: bool = False  # its process uses only idle cores
+    module: str = ""  # its `run(context)` runs an attempt; by default `workers.train.kinds.NAME`
 
     @property
     def noun(self) -> str:

@@ -62,13 +62,9 @@ def claim(
     Return the number of the attempt, which may run the job until the lease expires or a later attempt takes over.
     Return None if the job cannot be claimed, or another worker is claiming it.
 
-    If a job lost its worker too often, or lost it after a cancellation, end the job instead: capture its hold if it is
-    armed, otherwise return the hold. A training that has charges first gets the same number of attempts again, which
-    only publish.
-
-    Args:
-        lease_seconds: duration of the lease without a heartbeat.
-        attempts_max: number of lost workers at which the job ends (`tries_left`).
+    If a job lost `attempts_max` workers (`tries_left`), or lost one after a cancellation, end the job instead: capture
+    its hold if it is armed, otherwise return the hold. A training that has charges first gets the same number of
+    attempts again, which only publish.
     """
     # Skip rows that another claimer has locked, so claimers never wait for each other.
     waiting = select(Job).where(Job.id == job_id, _claimable(now)).with_for_update(skip_locked=True, of=Job)
@@ -116,11 +112,7 @@ def heartbeat(session: Session, *, job_id: str, attempt: int, now: datetime, lea
 
 
 def report_progress(session: Session, *, job_id: str, attempt: int, progress: Mapping[str, Any]) -> None:
-    """Replace a running job's progress. Accepts only planned and public facts (I14).
-
-    Args:
-        progress: values for some of PROGRESS_KEYS; the stage is a short text, the others are finite numbers.
-    """
+    """Replace a running job's progress: values for some of PROGRESS_KEYS, which are planned and public (I14)."""
     for name, value in progress.items():
         is_text = name == "stage" and isinstance(value, str) and len(value) <= TEXT_CHARACTERS_MAX
         is_number = name != "stage" and not isinstance(value, bool | str) and isinstance(value, int | float)
@@ -142,9 +134,8 @@ def reported_silence(silent_seconds: float, silent_seconds_max: float) -> int | 
 def report_silence(session: Session, *, job_id: str, attempt: int, minutes: int | None) -> None:
     """Show that a running attempt has been silent for some minutes; None removes the note."""
     job = lock_attempt(session, job_id, attempt, None, replay=JobState.RUNNING)
-    progress = {**job.progress, SILENT_MINUTES: minutes}
-    if minutes is None:
-        del progress[SILENT_MINUTES]
+    progress = {name: value for name, value in job.progress.items() if name != SILENT_MINUTES}
+    progress |= {} if minutes is None else {SILENT_MINUTES: minutes}
     if progress != job.progress:
         job.progress = progress
         job.progress_version += 1
@@ -166,10 +157,8 @@ def secret_of(session: Session, *, job_id: str, attempt: int) -> bytes:
 def request_cancel(session: Session, *, job_id: str, now: datetime, discard: bool = False) -> Job:
     """Request the cancellation of a job. A queued job ends at once and its hold is returned. Idempotent.
 
-    A training that has charges stops charging, and publishes its results so far, marked as incomplete.
-
-    Args:
-        discard: publish nothing; charges stay spent. May be requested after a cancellation.
+    A training that has charges stops charging, and publishes its results so far, marked as incomplete. With `discard`,
+    also after a cancellation, it publishes nothing; charges stay spent.
     """
     job = find(session, Job, job_id, lock=True)
     if job.state not in (*UNFINISHED, JobState.CANCELLED):
@@ -220,9 +209,8 @@ def end_early(session: Session, *, job_id: str, attempt: int, why: EarlyEnd) -> 
 
 def give_back(session: Session, *, job_id: str, attempt: int, now: datetime) -> None:
     """Queue a job again because its worker shuts down. The hold remains, and the attempt does not count as lost."""
-    no_lease = {"lease_owner": None, "lease_until": None}
-    version = Job.progress_version + 1
-    _change(session, job_id, attempt, state=JobState.QUEUED, progress_version=version, **no_lease)
+    queued = {"state": JobState.QUEUED, "lease_owner": None, "lease_until": None}
+    _change(session, job_id, attempt, progress_version=Job.progress_version + 1, **queued)
     queue.ring(session, job_id, now=now)
 
 

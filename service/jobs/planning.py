@@ -46,10 +46,9 @@ class TrainingSet:
         except PrivacyError as error:
             raise InvalidInput(f"This epsilon cannot be planned: {error}.") from error
         if budget_nano < 1:
-            account = self.account
             raise InvalidInput(
-                f"epsilon {epsilon:g} is too small for account '{account.name}': at its delta, it is less than the "
-                "smallest amount that the ledger counts. Request a larger epsilon.",
+                f"epsilon {epsilon:g} is too small for account '{self.account.name}': at its delta, it is less than "
+                "the smallest amount that the ledger counts. Request a larger epsilon.",
                 epsilon=epsilon,
             )
         return budget_nano
@@ -58,9 +57,7 @@ class TrainingSet:
 def training_set(session: Session, dataset_id: str, *, lock: bool = False) -> TrainingSet:
     """Return a private dataset and its account; raise unless their declarations allow a training.
 
-    Args:
-        lock: lock the dataset before its account is read. Until this transaction ends, the dataset can neither be
-            deleted nor be moved to another account by an upload.
+    With `lock`, the dataset can neither be deleted nor be moved to another account until this transaction ends.
     """
     dataset = find(session, Dataset, dataset_id)
     if lock:

@@ -19,20 +19,11 @@ from obscura.wire.schemas import BalanceFacts
 from obscura.wire.words import Adjacency, EntryKind, Unit
 from privacy.accounting.filter import Filter, attacker_certainty_max, open_filter
 from privacy.errors import InvalidParameter
+from service import errors
 from service.db.access_tables import DEFAULT_PROJECT
 from service.db.base import new_id
 from service.db.ledger_tables import Account, Entry
 from service.db.session import is_duplicate
-from service.errors import (
-    AccountClosed,
-    AccountFrozen,
-    Conflict,
-    InsufficientBudget,
-    InvalidInput,
-    LargeDelta,
-    LedgerCorruption,
-    require_name,
-)
 from service.ledger.chain import GENESIS_HASH, entry_hash
 from service.ledger.rows import check_entry, get_account, require_clock
 
@@ -61,36 +52,35 @@ def open_account(
         owner: the person to ask for a higher limit.
         epsilon: the limit, 0.001 to 1000.
         delta: 1e-30 to 0.1; jobs also need delta <= 1/records.
-        unit: "record" or "subject".
-        adjacency: "add_remove".
+        unit, adjacency: values of `Unit` and `Adjacency`.
         project_id: the project that owns the account forever. The log does not record the project.
-        accept_large_delta: confirms a delta above `DELTA_USUAL_MOST`.
-        account_id: the id of an account that a restored database lacks; None for a new account. An account with
-            a given id is created closed to new data.
+        account_id: id of an account that a restored database lacks, which is created closed to new data.
 
     Raises:
         LargeDelta: delta is above `DELTA_USUAL_MOST` and was not confirmed.
         Conflict: the name is taken.
     """
-    name, owner = require_name(name, "An account's name"), require_name(owner, "An account's owner")
+    name, owner = errors.require_name(name, "An account's name"), errors.require_name(owner, "An account's owner")
     try:
         unit, adjacency = Unit(unit), Adjacency(adjacency)
     except ValueError as error:
-        raise InvalidInput(f"{error}: choose the unit record or subject, and the adjacency add_remove.") from None
+        raise errors.InvalidInput(
+            f"{error}: choose the unit record or subject, and the adjacency add_remove."
+        ) from None
     for term, value, least, most in (
         ("epsilon", epsilon, EPSILON_LEAST, EPSILON_MOST),
         ("delta", delta, DELTA_LEAST, DELTA_MOST),
     ):
         if not least <= value <= most:
-            raise InvalidInput(f"This account cannot be opened: its {term} must be from {least:g} to {most:g}.")
+            raise errors.InvalidInput(f"This account cannot be opened: its {term} must be from {least:g} to {most:g}.")
     if delta > DELTA_USUAL_MOST and not accept_large_delta:
-        raise LargeDelta(delta)
+        raise errors.LargeDelta(delta)
     try:
         privacy_filter = open_filter(epsilon, delta)
     except InvalidParameter as error:
-        raise InvalidInput(f"This account cannot be opened: {error}.") from error
+        raise errors.InvalidInput(f"This account cannot be opened: {error}.") from error
     require_clock(session, now)
-    taken = Conflict(
+    taken = errors.Conflict(
         f"An account named '{name}' already exists. Use it for all datasets about the same people. For other people, "
         "choose another name."
     )
@@ -150,10 +140,7 @@ def filter_of(account: Account) -> Filter:
 
 
 def balance_of(account: Account, epsilon: float | None = None) -> BalanceFacts:
-    """Return the balance of a loaded account, or the balance that it would have at another limit.
-
-    Raise InvalidParameter if the account cannot have the limit `epsilon`.
-    """
+    """Return an account's balance; with `epsilon`, at that limit, or raise InvalidParameter if it is impossible."""
     privacy_filter, used_nano = filter_of(account), account.spent_nano + account.reserved_nano
     capacity_nano = account.capacity_nano
     if epsilon is not None:
@@ -176,10 +163,7 @@ def balance_of(account: Account, epsilon: float | None = None) -> BalanceFacts:
 
 
 def affordable_epsilon(privacy_filter: Filter, left_nano: int) -> float:
-    """Return the largest affordable epsilon, to three significant digits; 0.0 if it is below the smallest request.
-
-    A job with exactly this epsilon is admitted.
-    """
+    """Return the largest epsilon that a job can request, to three significant digits; 0.0 if there is none."""
     epsilon = privacy_filter.epsilon_of(left_nano)
     if left_nano == 0 or epsilon <= EPSILON_LEAST:
         return EPSILON_LEAST if privacy_filter.nano_of(EPSILON_LEAST) <= left_nano else 0.0
@@ -191,15 +175,13 @@ def affordable_epsilon(privacy_filter: Filter, left_nano: int) -> float:
     return 0.0
 
 
-def insufficient(account: Account, requested_nano: int, requested_epsilon: float | None = None) -> InsufficientBudget:
-    """Return the error for a request above the remaining budget, with every number.
-
-    Args:
-        requested_epsilon: the caller's value; None converts the nano-units.
-    """
+def insufficient(
+    account: Account, requested_nano: int, requested_epsilon: float | None = None
+) -> errors.InsufficientBudget:
+    """Return the error for a request above the remaining budget; by default, convert nano-units to an epsilon."""
     if requested_epsilon is None:
         requested_epsilon = filter_of(account).epsilon_of(requested_nano)
-    return InsufficientBudget(
+    return errors.InsufficientBudget(
         account=account.name,
         balance=balance_of(account),
         requested_nano=requested_nano,
@@ -210,13 +192,13 @@ def insufficient(account: Account, requested_nano: int, requested_epsilon: float
 def require_unfrozen(account: Account) -> None:
     """Raise AccountFrozen if an account is frozen, so that it accepts no new jobs."""
     if account.frozen:
-        raise AccountFrozen(f"Account '{account.name}' is frozen and accepts no new jobs. Ask its owner.")
+        raise errors.AccountFrozen(f"Account '{account.name}' is frozen and accepts no new jobs. Ask its owner.")
 
 
 def require_open(account: Account) -> None:
     """Raise AccountClosed if an account is closed to new data."""
     if account.closed:
-        raise AccountClosed(
+        raise errors.AccountClosed(
             f"Account '{account.name}' is closed to new data; you can still train on its present data. For new people, "
             "open a separate account with its own budget, and train on each account separately. Or ask the owner to "
             "open this account to new data again."
@@ -271,13 +253,10 @@ def entries(session: Session, account_id: str, after: int, limit: int) -> Sequen
 
     Args:
         after: sequence of the last entry of the previous page; 0 for the first page.
-        limit: page size, 1 to 1000.
-
-    Raises:
-        LedgerCorruption: names the first bad entry.
+        limit: page size, 1 to PAGE_SIZE_MAX.
     """
     if not 1 <= limit <= PAGE_SIZE_MAX:
-        raise InvalidInput(f"A page has 1 to {PAGE_SIZE_MAX} rows.", limit=limit)
+        raise errors.InvalidInput(f"A page has 1 to {PAGE_SIZE_MAX} rows.", limit=limit)
     account, start = get_account(session, account_id), max(after, 0)
     # Read the last entry of the previous page again: the first entry of this page must link to it.
     numbers = Entry.account_id == account_id, Entry.sequence.between(start, account.head_sequence)
@@ -292,7 +271,7 @@ def entries(session: Session, account_id: str, after: int, limit: int) -> Sequen
         check_entry(row)
         previous_hash, expected = row.hash, row.sequence + 1
     if expected <= min(account.head_sequence, start + limit) and start <= account.head_sequence:
-        raise LedgerCorruption(
+        raise errors.LedgerCorruption(
             f"Ledger: the log of account {account_id} is broken at entry {expected}.",
             account_id=account_id,
             sequence=expected,

@@ -102,11 +102,6 @@ def order_digests(
 
     Every digest is keyed by the secret: 256 random bits that never leave the database and the runner. So the digests
     reveal nothing about a private dataset's content to readers of the log, and they commit to the secret.
-
-    Args:
-        job: columns by name; only ORDER_COLUMNS count.
-        secret: the job's secret, in its stored form.
-        parts: the table and columns of each row that the training uses, by part.
     """
     key = hashlib.sha256(_ORDER_LABEL + secret.encode("utf-8", "surrogatepass")).digest()
     facts = {"job": _facts({name: job[name] for name in ORDER_COLUMNS})}

@@ -15,19 +15,11 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import EntryKind, HoldState
 from privacy.accounting.filter import Filter
+from service import errors
 from service.db.base import Base, new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Sweep
 from service.db.ledger_tables import Account, Hold
-from service.errors import (
-    AccountFrozen,
-    Conflict,
-    HoldExhausted,
-    InvalidInput,
-    LedgerCorruption,
-    StaleAttempt,
-    short_reason,
-)
 from service.ledger.accounts import insufficient, require_unfrozen
 from service.ledger.chain import ORDER_COLUMNS, columns_of, order_digests, parts_of_order
 from service.ledger.rows import append, entry_of_hold, entry_time, lock_account, lock_hold
@@ -36,18 +28,15 @@ from service.ledger.stops import require_armable
 NANO_MAX = 2**63 - 1
 
 
-class RateChanged(Conflict):
+class RateChanged(errors.Conflict):
     """The account's limit was raised after a price was computed. A raise changes prices."""
 
 
 def lock_to_hold(session: Session, account_id: str, priced_by: Filter) -> Account:
-    """Lock an account, so that a price that was computed before the lock can be held.
+    """Lock an account, so that a price that was computed with the filter `priced_by` can be held.
 
     Pricing may take seconds, and other writers should not wait for it. So the account is locked afterwards, and a price
     computed at an old rate is rejected. The proof on raises in docs/explanation/accounting.md depends on this check.
-
-    Args:
-        priced_by: the account's filter when the price was computed.
 
     Raises:
         RateChanged: a raise has changed the rate since. End the transaction, or roll back to before the lock, and
@@ -81,7 +70,6 @@ def hold(
     """Reserve budget for a job if spent + held + amount <= capacity.
 
     Args:
-        job_id: the job, which must not have a hold yet.
         amount_nano: the plan's price, a whole number > 0.
         priced_by: the account's filter when the price was computed.
         details: public JSON facts from which the price can be recomputed.
@@ -96,7 +84,7 @@ def hold(
     if amount_nano > account.left_nano:
         raise insufficient(account, amount_nano)
     if session.scalar(select(Hold.id).where(Hold.job_id == job_id)) is not None:
-        raise Conflict("This job has a hold already.", job_id=job_id)
+        raise errors.Conflict("This job has a hold already.", job_id=job_id)
     new = Hold(
         id=new_id("hold"),
         account_id=account.id,
@@ -136,20 +124,14 @@ def arm(session: Session, *, hold_id: str, attempt: int, now: datetime) -> Hold:
     if hold.armed_attempt == attempt:
         return hold
     if hold.account.frozen and hold.state is HoldState.HELD:
-        raise AccountFrozen(
+        raise errors.AccountFrozen(
             f"Account '{hold.account.name}' was frozen, so a job that has not yet read private data cannot start."
         )
-    details = {"attempt": attempt, "charged_nano": hold.charged_nano, "hold_nano": hold.amount_nano}
     counts = released(hold)
-    append(
-        session,
-        hold.account,
-        EntryKind.ARM,
-        hold,
-        moves={"state": HoldState.ARMED, "armed_attempt": attempt},
-        details=details | ({"released": counts} if counts else {}),
-        now=now,
-    )
+    details: dict[str, Any] = {"attempt": attempt, "charged_nano": hold.charged_nano, "hold_nano": hold.amount_nano}
+    details |= {"released": counts} if counts else {}
+    moves = {"state": HoldState.ARMED, "armed_attempt": attempt}
+    append(session, hold.account, EntryKind.ARM, hold, moves=moves, details=details, now=now)
     return hold
 
 
@@ -169,9 +151,9 @@ def charge(
     A stage priced as a whole is charged in full with its first release. Further releases of the stage cost nothing, but
     they are counted, and rejected above the number that the price covers.
 
+    Commit before the release is computed.
+
     Args:
-        session: session of a writing transaction. Commit it before the release is computed.
-        attempt: the attempt that armed the hold.
         amount_nano: a whole number > 0; for a stage priced as a whole, the price of the stage.
         stage: a stage of the plan; public.
         event: the paid event in the form of `Event.to_json`, from which the price can be recomputed; public.
@@ -197,30 +179,24 @@ def charge(
     left_nano = hold.amount_nano - hold.charged_nano
     numbers = {"requested_nano": amount_nano, "left_nano": left_nano, "hold_nano": hold.amount_nano}
     if amount_nano > left_nano:
-        raise HoldExhausted(
+        raise errors.HoldExhausted(
             f"This charge needs {amount_nano} nano-units; the hold has {left_nano} of {hold.amount_nano} left.",
             **numbers,
         )
     if paid_as_whole is not None and counts[stage] > paid_as_whole:
-        raise HoldExhausted(
+        raise errors.HoldExhausted(
             f"The cost of stage {stage} covers {paid_as_whole} releases, including repeats; with this charge there "
             f"would be {counts[stage]}.",
             **numbers,
         )
-    charged_nano = hold.charged_nano + amount_nano
+    moves = {"charged_nano": hold.charged_nano + amount_nano}
     details: dict[str, Any] = {"attempt": attempt, "stage": stage, "event": dict(event)}
-    details |= {"charged_nano": charged_nano, "hold_nano": hold.amount_nano} | ({"released": counts} if counts else {})
+    details |= {**moves, "hold_nano": hold.amount_nano}
+    details |= {"released": counts} if counts else {}
     append(
-        session,
-        hold.account,
-        EntryKind.CHARGE,
-        hold,
-        moves={"charged_nano": charged_nano},
-        amount_nano=amount_nano,
-        details=details,
-        now=now,
+        session, hold.account, EntryKind.CHARGE, hold, moves=moves, amount_nano=amount_nano, details=details, now=now
     )
-    return charged_nano
+    return hold.charged_nano
 
 
 def capture(
@@ -236,15 +212,14 @@ def capture(
     """Spend the charged amount and return the rest of the hold. Idempotent.
 
     Args:
-        attempt: the current attempt.
         artifact_sha256: hash of the artifact that becomes readable (I7); None when nothing is published.
-        reason: public, short.
+        reason: public.
         release: id and digest (`chain.row_digest`) of the release's row, if an artifact is published.
 
     Raises:
         Conflict: the hold is not armed, was captured for another artifact, or has no charge to pay for the artifact.
     """
-    reason = short_reason(reason)
+    reason = errors.short_reason(reason)
     hold = _lock_for(session, hold_id, attempt, ended=True)
     if hold.state is HoldState.CAPTURED:
         end = entry_of_hold(session, hold_id, EntryKind.CAPTURE)
@@ -253,10 +228,13 @@ def capture(
     if hold.state is not HoldState.ARMED:
         raise _wrong_state(hold, "captured")
     if artifact_sha256 is not None and hold.charged_nano == 0:
-        raise Conflict(
+        raise errors.Conflict(
             "This artifact was not published: its hold has no charge, so no privacy cost was recorded for it."
         )
     captured_nano = hold.charged_nano
+    details: dict[str, Any] = {"attempt": attempt, "artifact_sha256": artifact_sha256, "reason": reason}
+    details |= {"returned_nano": hold.amount_nano - captured_nano}
+    details |= {} if release is None else {"release": dict(release)}
     append(
         session,
         hold.account,
@@ -266,13 +244,7 @@ def capture(
         amount_nano=captured_nano,
         spent=captured_nano,
         held=-hold.amount_nano,
-        details={
-            "attempt": attempt,
-            "artifact_sha256": artifact_sha256,
-            "reason": reason,
-            "returned_nano": hold.amount_nano - captured_nano,
-            **({} if release is None else {"release": dict(release)}),
-        },
+        details=details,
         now=now,
     )
     return hold
@@ -280,7 +252,7 @@ def capture(
 
 def return_hold(session: Session, *, hold_id: str, reason: str, now: datetime) -> Hold:
     """Return a hold that was never armed to the account. Idempotent. Raise Conflict if it was armed."""
-    reason = short_reason(reason)
+    reason = errors.short_reason(reason)
     hold = lock_hold(session, hold_id)
     if hold.state is HoldState.RETURNED:
         return hold
@@ -314,12 +286,7 @@ def settle(session: Session, *, hold_id: str, attempt: int, reason: str, now: da
 
 
 def order_of(session: Session, job: Job, secret: str) -> dict[str, str]:
-    """Return the digests that the HOLD entry of a training commits to, by part.
-
-    Args:
-        job: has every column of the order; it need not be in the database yet.
-        secret: the job's secret, in its stored form.
-    """
+    """Return the digests that the HOLD entry of a training commits to, by part. The job need not be stored yet."""
     tables: dict[str, type[Base]] = {"datasets": Dataset, "sweeps": Sweep}
     order = {name: getattr(job, name) for name in ORDER_COLUMNS}
     parts = {}
@@ -333,14 +300,14 @@ def order_of(session: Session, job: Job, secret: str) -> dict[str, str]:
 def require_unchanged(session: Session, job: Job, secret: str) -> None:
     """Raise LedgerCorruption if a training has changed since its price was held. Call it before arming."""
     if job.hold_id is None:
-        raise LedgerCorruption("Ledger: a training has no hold.", job_id=job.id)
+        raise errors.LedgerCorruption("Ledger: a training has no hold.", job_id=job.id)
     entry = entry_of_hold(session, job.hold_id, EntryKind.HOLD)
     held, expected = entry.details["order"], order_of(session, job, secret)
     changed = sorted(part for part in held.keys() | expected.keys() if held.get(part) != expected.get(part))
     if (entry.job_id, entry.account_id) != (job.id, job.account_id):
         changed.append("payer")
     if changed:
-        raise LedgerCorruption(
+        raise errors.LedgerCorruption(
             f"Ledger: a training was changed after its price was held: {', '.join(changed)}. No data was opened.",
             job_id=job.id,
             changed=changed,
@@ -353,9 +320,9 @@ def released(hold: Hold) -> dict[str, int]:
     return dict(hold.last_entry.details.get("released", {}))
 
 
-def stale_attempt(row: Hold | Job, attempt: int) -> StaleAttempt:
+def stale_attempt(row: Hold | Job, attempt: int) -> errors.StaleAttempt:
     """Return the error for an attempt that may no longer write."""
-    return StaleAttempt(
+    return errors.StaleAttempt(
         f"Attempt {attempt} may no longer write: attempt {row.attempt} is {row.state.value}.",
         attempt=attempt,
         current_attempt=row.attempt,
@@ -374,8 +341,8 @@ def _lock_for(session: Session, hold_id: str, attempt: int, *, ended: bool = Fal
 
 def _require_amount(amount_nano: int) -> None:
     if isinstance(amount_nano, bool) or not isinstance(amount_nano, int) or not 0 < amount_nano <= NANO_MAX:
-        raise InvalidInput("amount_nano must be a whole number of nano-units above 0.")
+        raise errors.InvalidInput("amount_nano must be a whole number of nano-units above 0.")
 
 
-def _wrong_state(hold: Hold, action: str) -> Conflict:
-    return Conflict(f"A hold that is {hold.state.value} cannot be {action}.", hold_id=hold.id)
+def _wrong_state(hold: Hold, action: str) -> errors.Conflict:
+    return errors.Conflict(f"A hold that is {hold.state.value} cannot be {action}.", hold_id=hold.id)

@@ -31,7 +31,7 @@ def lower_limit(
     """Lower an account's limit. A limit below the spent and held budget freezes the account, with 0 left (I13).
 
     Args:
-        epsilon: the new limit, > 0 and below the present limit; delta does not change.
+        epsilon: the new limit; delta does not change.
         reason: recorded in the log.
         by: id of the key that requested it; None for the service itself.
     """
@@ -116,14 +116,10 @@ def set_frozen(
 
 
 def set_closed(session: Session, account_id: str, *, closed: bool) -> Account:
-    """Close an account to new data, or open it again. Idempotent. The log does not record it.
-
-    An upload that is in progress is rejected when it ends.
-    """
+    """Close an account to new data, also of uploads in progress, or open it again. The log does not record it."""
     account = lock_account(session, account_id)
-    if account.closed != closed:
-        account.closed = closed
-        session.flush()
+    account.closed = closed
+    session.flush()
     return account
 
 
@@ -152,7 +148,6 @@ def record_missing(
 
     Args:
         account: locked.
-        amount_nano: the spending, >= 0.
         details: the proofs that the entry accounts for (`service.audit.data_folder`), the reason, and the keys.
     """
     frozen = account.frozen or account.spent_nano + account.reserved_nano + amount_nano > account.capacity_nano

@@ -7,7 +7,7 @@ KEY UPDATE: writers exclude each other, but do not block the insertion of a job 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -35,8 +35,7 @@ _HOLDS = select(Hold).options(joinedload(Hold.last_entry)).execution_options(**_
 _ENTRIES = select(Entry).execution_options(**_FRESH)
 # Statements that every step of a job runs. Built once, because building one costs as much as running it.
 _ACCOUNT = _ACCOUNTS.where(Account.id == bindparam("account_id"))
-_HOLD = _HOLDS.where(Hold.id == bindparam("hold_id"))
-_HOLD_AND_ACCOUNT = _HOLD.options(joinedload(Hold.account).joinedload(Account.head))
+_HOLD = _HOLDS.where(Hold.id == bindparam("hold_id")).options(joinedload(Hold.account).joinedload(Account.head))
 # Lock first, then read: a joined read that waited for the lock would miss an entry appended meanwhile.
 _LOCK_ACCOUNT = select(Account.id).where(Account.id == bindparam("account_id")).with_for_update(key_share=True)
 _LOCK_BOTH = (
@@ -64,18 +63,8 @@ def lock_account(session: Session, account_id: str) -> Account:
 
 
 def get_hold(session: Session, hold_id: str) -> Hold:
-    """Return a hold, checked against the newest entry about it."""
+    """Return a hold with its account, both checked against the log."""
     hold = session.scalar(_HOLD, {"hold_id": hold_id})
-    if hold is None:
-        raise NotFound("There is no such hold.", hold_id=hold_id)
-    check_hold(hold)
-    return hold
-
-
-def lock_hold(session: Session, hold_id: str) -> Hold:
-    """Lock a hold's account and then the hold; return the hold with `account` and `last_entry`, all checked."""
-    session.execute(_LOCK_BOTH, {"hold_id": hold_id})
-    hold = session.scalar(_HOLD_AND_ACCOUNT, {"hold_id": hold_id})
     if hold is None:
         raise NotFound("There is no such hold.", hold_id=hold_id)
     check_account(hold.account)
@@ -83,9 +72,16 @@ def lock_hold(session: Session, hold_id: str) -> Hold:
     return hold
 
 
+def lock_hold(session: Session, hold_id: str) -> Hold:
+    """Lock a hold's account and then the hold, and return it as `get_hold` does."""
+    session.execute(_LOCK_BOTH, {"hold_id": hold_id})
+    return get_hold(session, hold_id)
+
+
 def audited(session: Session, table: type[Row], ids: Collection[str]) -> dict[str, tuple[Row, LedgerCorruption | None]]:
     """Return accounts or holds by id, in one query, each with the error that its check found, or None."""
-    query, check = _CHECKED[table]
+    query: Any = _ACCOUNTS if table is Account else _HOLDS
+    check: Any = check_account if table is Account else check_hold
     read: dict[str, tuple[Row, LedgerCorruption | None]] = {}
     for row in session.scalars(query.where(table.id.in_(sorted(ids)))) if ids else ():
         read[row.id] = row, None
@@ -144,8 +140,8 @@ def append(
 ) -> Entry:
     """Append an entry, update the account and the hold accordingly, and flush all of it to the database.
 
-    Raise LedgerCorruption if a row was changed despite its lock, or the hold contradicts the log. Also raise it if the
-    spent balance would decrease (I2), or the account would be overspent (I1).
+    Raise LedgerCorruption if a row was changed despite its lock, or contradicts the log. Also raise it if the account
+    would be overspent (I1), or the spent balance would decrease (I2).
 
     Args:
         account: locked.
@@ -181,13 +177,13 @@ def append(
     )
     entry.hash = entry_hash(entry)
     balances = {name: getattr(entry, name) for name in _BALANCES}
-    of_account = {**balances, "head_sequence": entry.sequence, "head_hash": entry.hash, **(also or {})}
-    for name, value in of_account.items():
+    account.head_sequence, account.head_hash = entry.sequence, entry.hash
+    for name, value in {**balances, **(also or {})}.items():
         setattr(account, name, value)
     session.add(entry)
     if hold is not None:
-        of_hold = {**(moves or {}), "last_sequence": entry.sequence, "updated_at": entry.created_at}
-        for name, value in of_hold.items():
+        hold.last_sequence, hold.updated_at = entry.sequence, entry.created_at
+        for name, value in (moves or {}).items():
             setattr(hold, name, value)
         session.add(hold)
     try:
@@ -222,11 +218,7 @@ def newest_at(session: Session) -> datetime | None:
 
 
 def require_clock(session: Session, now: datetime, newest: datetime | None = None) -> None:
-    """Raise ClockRefused unless `now` is close to the newest entry's time. Leases expire by the same clock.
-
-    Args:
-        newest: the time of an account's newest entry; None compares with the newest entry of all logs.
-    """
+    """Raise ClockRefused unless `now` is close to the time of the newest entry, by default of all logs."""
     newest = newest or newest_at(session)
     why = wrong_clock(now, newest)
     if why is not None and newest is not None:
@@ -307,12 +299,6 @@ def _fits_log(hold: Hold, last: Entry) -> bool:
         case _:
             return False
     return logged == (hold.state, hold.amount_nano, hold.charged_nano, hold.armed_attempt)
-
-
-_CHECKED: dict[Any, tuple[Any, Callable[[Any], None]]] = {
-    Account: (_ACCOUNTS, check_account),
-    Hold: (_HOLDS, check_hold),
-}
 
 
 def corrupt(why: str, account: Account) -> LedgerCorruption:

@@ -13,19 +13,11 @@ from pathlib import Path
 
 from obscura.private_files import flush_directory, make_private, make_private_folder
 from service.errors import Conflict, NotFound
-from service.storage.interface import (
-    UNFINISHED,
-    Storage,
-    digest_directory,
-    is_plain,
-    open_regular,
-    regular_files,
-    require_key,
-)
+from service.storage import interface
 from service.times import to_the_hour
 
 
-class FolderStorage(Storage):
+class FolderStorage(interface.Storage):
     """Storage in one folder of one file system. The folder is created if it is missing."""
 
     def __init__(self, root: Path) -> None:
@@ -35,7 +27,7 @@ class FolderStorage(Storage):
     def stage(self, key: str, mark: str = "") -> Iterator[Path]:
         target = self._path(key)
         make_private_folder(target.parent)
-        staging = target.with_name(f"{target.name}.{mark or secrets.token_hex(8)}{UNFINISHED}")
+        staging = target.with_name(f"{target.name}.{mark or secrets.token_hex(8)}{interface.UNFINISHED}")
         staging.mkdir(mode=0o700)
         try:
             yield staging
@@ -45,16 +37,16 @@ class FolderStorage(Storage):
     def publish(self, staged: Path, key: str) -> None:
         target = self._path(key)
         if not staged.is_dir():
-            with open_regular(staged) as file:
+            with interface.open_regular(staged) as file:
                 os.fsync(file.fileno())
             make_private(staged)
             staged.replace(target)
             flush_directory(target.parent)
             return
         hour = to_the_hour(datetime.now(UTC)).timestamp()
-        for path in regular_files(staged):
+        for path in interface.regular_files(staged):
             os.utime(path, (hour, hour), follow_symlinks=False)
-            with open_regular(path) as file:
+            with interface.open_regular(path) as file:
                 os.fsync(file.fileno())
         for folder, _, _ in os.walk(staged):
             flush_directory(Path(folder))
@@ -63,7 +55,7 @@ class FolderStorage(Storage):
         except OSError:
             if not target.is_dir():
                 raise
-            if digest_directory(target) != digest_directory(staged):
+            if interface.digest_directory(target) != interface.digest_directory(staged):
                 raise Conflict("Different content has already been published under this identifier.") from None
         else:
             flush_directory(target.parent)
@@ -89,7 +81,7 @@ class FolderStorage(Storage):
         if not file:
             return path
         path /= file
-        if not is_plain(file) or path.is_symlink() or not path.is_file():
+        if not interface.is_plain(file) or path.is_symlink() or not path.is_file():
             raise NotFound("This file does not exist.")
         return path
 
@@ -120,8 +112,8 @@ class FolderStorage(Storage):
 
     def remove(self, key: str) -> None:
         doomed = path = self._path(key)
-        if path.suffix != UNFINISHED:
-            doomed = path.with_name(f"{path.name}.{secrets.token_hex(8)}{UNFINISHED}")
+        if path.suffix != interface.UNFINISHED:
+            doomed = path.with_name(f"{path.name}.{secrets.token_hex(8)}{interface.UNFINISHED}")
             try:
                 path.rename(doomed)
             except FileNotFoundError:
@@ -133,5 +125,5 @@ class FolderStorage(Storage):
             doomed.unlink(missing_ok=True)
 
     def _path(self, key: str) -> Path:
-        require_key(key)
+        interface.require_key(key)
         return self._root / key

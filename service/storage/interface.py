@@ -67,10 +67,7 @@ class Storage(ABC):
         """
 
     def send(self, staged: Path, key: str) -> None:  # noqa: B027 - most have nothing to send
-        """Transfer a staged folder in advance, so that publishing it is quick. The content remains invisible.
-
-        Call it before you take the locks under which you publish.
-        """
+        """Transfer a staged folder, still invisible. Call it before you take the locks under which you publish."""
 
     @abstractmethod
     def publish(self, staged: Path, key: str) -> None:
@@ -120,18 +117,12 @@ class Storage(ABC):
         """Remove a file or folder, if it exists, and everything below it. The key can be reused at once."""
 
     def read(self, key: str, file: str, *, bytes_max: int = -1) -> bytes:
-        """Return the content of a small file in a folder, truncated to `bytes_max` + 1 bytes if `bytes_max` is set.
-
-        Raise NotFound if there is no such regular file.
-        """
+        """Return the content of a small file, cut after `bytes_max` + 1 bytes; raise NotFound if there is none."""
         with open_regular(self.open(key, file)) as opened:
             return opened.read(bytes_max + 1 if bytes_max >= 0 else -1)
 
     def read_all(self, key: str, begins: str = "", *, bytes_max: int = -1) -> dict[str, bytes | None]:
-        """Return the small files directly below a key whose names start with `begins`, by name; None if unreadable.
-
-        Raise StorageUnavailable if the storage as a whole does not answer.
-        """
+        """Return the small files directly below a key whose names start with `begins`, by name; None if unreadable."""
         names = (name for name in self.list(key) if name.startswith(begins))
         return {name: self._read_if_possible(key, name, bytes_max) for name in names}
 

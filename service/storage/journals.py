@@ -50,10 +50,7 @@ class Journal:
 
 def read_journal(storage: Storage, job_id: str) -> list[Line]:
     """Return the lines of a job's journal; empty if the job never charged."""
-    try:
-        return _parsed(storage.read(_SHELF, f"{job_id}{_SUFFIX}"), lambda record: Line(**record))
-    except NotFound:
-        return []
+    return _parsed(_text(storage, job_id), lambda record: Line(**record))
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,6 @@ class Journalled:
 
 
 def journalled(storage: Storage, job_id: str) -> Journalled:
-    """Return the totals of a job's journal."""
     return _added_up(read_journal(storage, job_id))
 
 
@@ -81,10 +77,9 @@ def journalled_jobs(storage: Storage) -> list[str]:
 
 
 def note_withdrawn(storage: Storage, account_id: str, numbers: set[int]) -> None:
-    """Append withdrawn subjects, by their stored numbers, to an account's withdrawal journal, unless already there.
+    """Append withdrawn subjects, by their stored numbers, to an account's journal. Call it before destroying anything.
 
-    The numbers look random to anyone without the installation's secret. Call this function before anything is
-    destroyed, because a database restored from an older backup lacks the withdrawal.
+    The numbers look random to anyone without the installation's secret.
     """
     if missing := numbers - read_withdrawn(storage, account_id):
         _append(storage, f"{_WITHDRAWN}{account_id}", {"withdrawn": sorted(missing)})
@@ -92,10 +87,7 @@ def note_withdrawn(storage: Storage, account_id: str, numbers: set[int]) -> None
 
 def read_withdrawn(storage: Storage, account_id: str) -> set[int]:
     """Return the subject numbers in an account's withdrawal journal."""
-    try:
-        text = storage.read(_SHELF, f"{_WITHDRAWN}{account_id}{_SUFFIX}")
-    except NotFound:
-        return set()
+    text = _text(storage, f"{_WITHDRAWN}{account_id}")
     return set[int]().union(*_parsed(text, lambda record: [int(number) for number in record["withdrawn"]]))
 
 
@@ -107,13 +99,11 @@ def accounts_withdrawn_from(storage: Storage) -> list[str]:
 
 @dataclass(frozen=True)
 class Uploaded:
-    """One accepted upload of a private dataset: the account that pays for it, whether its subjects are recognised, and
-    the check value of their key.
-    """
+    """One accepted upload of a private dataset."""
 
-    account_id: str
-    recognised: bool
-    check: str | None
+    account_id: str  # that pays for it
+    recognised: bool  # whether its subjects are
+    check: str | None  # value of their key
 
 
 def write_uploaded(storage: Storage, dataset_id: str, upload: Uploaded) -> None:
@@ -146,6 +136,12 @@ def _parsed(text: bytes, build: Callable[[dict[str, Any]], T]) -> list[T]:
     return records
 
 
+def _text(storage: Storage, name: str) -> bytes:
+    with suppress(NotFound):
+        return storage.read(_SHELF, f"{name}{_SUFFIX}")
+    return b""
+
+
 def _texts(storage: Storage, prefix: str) -> Iterator[tuple[str, bytes]]:
     for name, text in storage.read_all(_SHELF, prefix).items():
         if name.endswith(_SUFFIX):
@@ -158,5 +154,4 @@ def _added_up(lines: list[Line]) -> Journalled:
     counts = Counter[str]()
     for line in lines:
         counts[line.stage] += line.count
-    own = next((line.account_id for line in lines), None)
-    return Journalled(sum(line.cost_nano for line in lines), counts, own)
+    return Journalled(sum(line.cost_nano for line in lines), counts, lines[0].account_id if lines else None)

@@ -53,7 +53,7 @@ def accept(
 
 
 def samples_for(test_images: int) -> int:
-    """Return the default number of images to generate. It is proportional to the size of the public test set."""
+    """Return the default number of images to generate, from the size of the public test set."""
     return max(SAMPLES_MIN, SAMPLES_PER_TEST_IMAGE * test_images)
 
 

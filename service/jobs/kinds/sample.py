@@ -48,12 +48,8 @@ def accept(
         raise InvalidInput(f"classes must be different names of this list: {', '.join(known)}.")
     if proportions is not None:
         proportions = _checked(session, release, proportions, classes, known)
-    drawn: dict[str, Any] = {
-        "count": count,
-        "classes": None if classes is None else list(classes),
-        "seed": seed,
-        "format": format,
-    }
+    names = None if classes is None else list(classes)
+    drawn: dict[str, Any] = {"count": count, "classes": names, "seed": seed, "format": format}
     drawn |= {} if proportions is None else {"proportions": proportions}
     job = new_job(
         ask,
@@ -63,10 +59,9 @@ def accept(
         release_id=release.id,
         **payer_of(session, release),
     )
-    drawn |= {"format": SampleFormat(format)}
-    return queue_job(
-        session, job, Sample(id=new_id("smp"), job_id=job.id, release_id=release.id, created_at=ask.now, **drawn)
-    )
+    drawn["format"] = SampleFormat(format)
+    made = Sample(id=new_id("smp"), job_id=job.id, release_id=release.id, created_at=ask.now, **drawn)
+    return queue_job(session, job, made)
 
 
 def _checked(

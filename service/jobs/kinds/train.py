@@ -60,11 +60,7 @@ def accept(
 def hold_at_current_rate(
     session: Session, dataset_id: str, price_and_hold: Callable[[planning.TrainingSet], Held]
 ) -> Held:
-    """Price trainings on a dataset, then hold the price. Retry if the limit was raised in between.
-
-    `price_and_hold` computes the plan and holds its price. The dataset is locked, but the account's limit may still be
-    raised.
-    """
+    """Price trainings on a locked dataset, then hold the price. Retry if the account's limit was raised in between."""
     for left in reversed(range(PRICINGS_MAX)):
         try:
             with session.begin_nested():  # a rollback releases the account's lock before prices are computed again
@@ -85,15 +81,10 @@ def hold_price(
     options: Mapping[str, Any],
     **named: str | None,
 ) -> Job:
-    """Queue a planned training and hold its price.
+    """Queue a planned training and hold its price; raise RateChanged if the limit was raised since `trained` was read.
 
     The HOLD entry records the facts from which the price follows, and digests of the job and the rows that it uses.
-
-    Args:
-        named: ids of the sweep and the evaluation dataset, by column of the job.
-
-    Raises:
-        RateChanged: the account's limit was raised since `trained` was read.
+    `named` has the ids of the sweep and the evaluation dataset, by column of the job.
     """
     job = submission.planned_job(ask, TRAIN, trained, plan, epsilon=epsilon, options=options, **named)
     details: dict[str, Any] = {
@@ -124,8 +115,7 @@ def hold_price(
 def newest_release(session: Session, account: ledger.Account) -> str | None:
     """Return the id of an account's newest release, which can generate images at no cost."""
     of_account = visible(session, Release, select(Release.id)).where(Release.account_id == account.id)
-    newest = of_account.order_by(Release.created_at.desc(), Release.id)
-    return session.scalar(newest.limit(1))
+    return session.scalar(of_account.order_by(Release.created_at.desc(), Release.id).limit(1))
 
 
 def publish(
@@ -187,7 +177,6 @@ def publish(
         incomplete=None if incomplete is None else dict(incomplete),
         created_at=to_the_minute(now),
     )
-    shown = {"id": release_id, "sha256": row_digest("releases", columns_of(release))}
     ledger.capture(
         session,
         hold_id=hold_id,
@@ -195,7 +184,7 @@ def publish(
         artifact_sha256=artifact_sha256,
         reason="published",
         now=now,
-        release=shown,
+        release={"id": release_id, "sha256": row_digest("releases", columns_of(release))},
     )
     capture = ledger.entry_of_hold(session, hold_id, EntryKind.CAPTURE)
     release.receipt = proofs.make_receipt(session, capture, release_id=release_id, key=key)

@@ -155,11 +155,9 @@ class Bucket:
         return content
 
     def is_there(self, name: str) -> bool:
-        """Return whether there is an object of that name."""
         return self._ask(lambda client: client.head_object(**self._at(name)), missing_ok=True) is not None
 
     def delete(self, name: str) -> None:
-        """Remove an object if it exists."""
         self._ask(lambda client: client.delete_object(**self._at(name)), missing_ok=True)
 
     def list(self, prefix: str, *, deep: bool = True) -> Iterator[Listed]:

@@ -55,7 +55,6 @@ class Entry(BaseModel, frozen=True, ser_json_bytes="base64", val_json_bytes="bas
     files: Mapping[str, File]  # by their paths in the folder
 
     def part_name(self, file: int, part: int) -> str:
-        """Return the object name of part number `part` of file number `file`."""
         return f"{PARTS}{self.origin}/{self.id}/{file}.{part}"
 
     def parts(self) -> list[str]:
@@ -90,8 +89,6 @@ def new_id() -> str:
 
 @dataclass(frozen=True)
 class Entries:
-    """The entries of a bucket."""
-
     bucket: Bucket
 
     def entry(self, key: str) -> Entry | None:
@@ -103,7 +100,6 @@ class Entries:
             raise NotFound(DAMAGED) from None
 
     def at_and_below(self, key: str) -> Iterator[Listed]:
-        """Yield the objects at and below a key."""
         name = KEYS + key
         for listed in self.bucket.list(name):
             if listed.name == name or listed.name.startswith(f"{name}/"):
@@ -112,8 +108,8 @@ class Entries:
     def entries(self, key: str) -> dict[str, Entry]:
         """Return the entries at and below a key, by key."""
         names = {listed.name.removeprefix(KEYS) for listed in self.at_and_below(key)} | {key}
-        entries = {name: self.entry(name) for name in names if not basename(name).startswith(SEGMENT)}
-        return {name: entry for name, entry in entries.items() if entry is not None}
+        names = {name for name in names if not basename(name).startswith(SEGMENT)}
+        return {name: entry for name in names if (entry := self.entry(name)) is not None}
 
     def find(self, path: str) -> dict[str, Source] | None:
         """Return the files at and below a path, by relative path ("" for a file itself); None if there are none."""

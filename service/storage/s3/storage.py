@@ -24,21 +24,9 @@ from posixpath import basename
 from obscura.private_files import make_private_folder
 from service.errors import Conflict, NotFound
 from service.storage.interface import UNFINISHED, Storage, is_plain, open_regular, regular_files, require_key
+from service.storage.s3 import entries
 from service.storage.s3.bucket import Bucket
-from service.storage.s3.entries import (
-    DAMAGED,
-    KEYS,
-    PARTS,
-    SEGMENT,
-    Entries,
-    Entry,
-    File,
-    Source,
-    alone,
-    below,
-    grown_files,
-    new_id,
-)
+from service.storage.s3.entries import KEYS, PARTS, SEGMENT, Entries, Entry, File, Source
 from service.times import to_the_hour
 
 SMALL_BYTES = 32 * 2**10
@@ -88,7 +76,7 @@ class S3Storage(Storage):
         note = staged.with_name(f"{staged.name}{_NOTE}")
         entry = Entry.model_validate_json(note.read_bytes()) if note.is_file() else self._sent(staged, key)
         if entry.is_folder:  # published once
-            with alone(self.bucket, key, lambda: self._entries.entry(key) is not None) as free:
+            with entries.alone(self.bucket, key, lambda: self._entries.entry(key) is not None) as free:
                 if free:
                     self._write(key, entry)
             published = self._entries.entry(key)
@@ -116,7 +104,7 @@ class S3Storage(Storage):
         # Objects are written as a whole, so the process's segment is rewritten with the content appended.
         name, before = self._segments.pop(own, ("", b""))
         if not name or len(before) >= SEGMENT_BYTES:
-            name, before = f"{KEYS}{key}/{SEGMENT}{new_id()}", b""
+            name, before = f"{KEYS}{key}/{SEGMENT}{entries.new_id()}", b""
         # After an error, never write this segment again: a timed-out request may still arrive.
         self.bucket.put(name, before + content)
         self._segments[own] = (name, before + content)
@@ -126,14 +114,14 @@ class S3Storage(Storage):
         if file and not is_plain(file):
             raise NotFound("This file does not exist.")
         for _ in range(_READ_TRIES):
-            sources = self._entries.find(below(key, file))
+            sources = self._entries.find(entries.below(key, file))
             if sources is None or ("" in sources) is not bool(file):
                 raise NotFound("There are no files under this identifier." if not file else "This file does not exist.")
             try:
                 return self._copies.open(sources)
             except FileNotFoundError:  # replaced since the entry was read, or lost
                 continue
-        raise NotFound(DAMAGED)
+        raise NotFound(entries.DAMAGED)
 
     def holds(self, key: str) -> bool:
         require_key(key)
@@ -152,11 +140,11 @@ class S3Storage(Storage):
         require_key(key)
         prefix = f"{KEYS}{key}/"
         listed = [each.name for each in self.bucket.list(prefix + begins)]
-        names, grown = sorted({name.removeprefix(prefix).split("/", 1)[0] for name in listed}), grown_files(listed)
-        published = set(listed)
+        names = sorted({name.removeprefix(prefix).split("/", 1)[0] for name in listed})
+        grown, published = entries.grown_files(listed), set(listed)
 
         def read(name: str) -> bytes | None:
-            segments = grown.get(below(key, name), [])
+            segments = grown.get(entries.below(key, name), [])
             if segments and prefix + name not in published:
                 return b"".join(self.bucket.get(each) or b"" for each in segments)
             return self._read_if_possible(key, name, bytes_max)
@@ -198,16 +186,16 @@ class S3Storage(Storage):
     def remove(self, key: str) -> None:
         require_key(key)
         # Rename entries first: after an interruption, the rest is found by the new names.
-        entries = self._entries.entries(key)
+        found = self._entries.entries(key)
         doomed: dict[str, Entry] = {}
-        for name, entry in entries.items():
+        for name, entry in found.items():
             renamed = name
             if not name.endswith(UNFINISHED) and entry.parts():
                 renamed = f"{name}.{secrets.token_hex(8)}{UNFINISHED}"
                 self._write(renamed, entry)
             doomed[renamed] = entry
         others = {listed.name.removeprefix(KEYS) for listed in self._entries.at_and_below(key)}
-        for name in {*entries, *others} - set(doomed):
+        for name in {*found, *others} - set(doomed):
             self.bucket.delete(KEYS + name)
         for name, entry in doomed.items():
             # Also remove older parts of the key that no entry names. They remain after a crash, or if two processes
@@ -231,7 +219,7 @@ class S3Storage(Storage):
             paths = {path.relative_to(staged).as_posix(): path for path in regular_files(staged)}
         sizes = {name: path.stat().st_size for name, path in paths.items()}
         hour = int(to_the_hour(datetime.now(UTC)).timestamp())
-        entry = Entry(id=new_id(), origin=key, is_folder=staged.is_dir(), hour=hour, files={})
+        entry = Entry(id=entries.new_id(), origin=key, is_folder=staged.is_dir(), hour=hour, files={})
         if sum(sizes.values()) <= self._small_bytes:
             small = {name: File.holding(path.read_bytes()) for name, path in paths.items()}
             return entry.model_copy(update={"files": small})
@@ -325,7 +313,7 @@ class Copies:
                     if content is None:
                         raise FileNotFoundError(name)
                     if hashlib.sha256(content).hexdigest() != sha256:
-                        raise NotFound(DAMAGED)
+                        raise NotFound(entries.DAMAGED)
                     copy.write(content)
             os.utime(fresh, (source.hour, source.hour))
             fresh.replace(path)
@@ -356,6 +344,5 @@ class Copies:
 
 
 def _unfinished(staged: Path, key: str) -> str:
-    """Return the key of the unfinished entry of a staging folder."""
     folder = staged if staged.is_dir() else staged.parent
-    return below(key.rpartition("/")[0], folder.name)
+    return entries.below(key.rpartition("/")[0], folder.name)

@@ -22,6 +22,7 @@ from service.db.session import DatabaseBusy, SessionFactory, open_sessions, tran
 from service.errors import AccountClosed, Conflict, InvalidInput, NotFound
 from service.identity.access import find
 from service.settings import Settings
+from service.times import Clock
 from tests.service.datasets.world import known_refused, npz, pictures
 from tests.together import PATIENCE_SECONDS, wait_until
 
@@ -38,11 +39,13 @@ def body_of(seed: int = 0) -> bytes:
 
 
 def upload(
-    settings: Settings, factory: SessionFactory, dataset_id: str, chunks: Iterator[bytes], **more: Any
+    settings: Settings,
+    factory: SessionFactory,
+    dataset_id: str,
+    chunks: Iterator[bytes],
+    clock: Clock = lambda: datetime.now(UTC),
 ) -> Dataset:
-    clock = more.get("clock", lambda: datetime.now(UTC))
-    context = DatasetContext(settings, factory, clock)
-    return receiving.receive(context, dataset_id, Sent(chunks, "npz"), pause_seconds=more.get("pause_seconds", 1.0))
+    return receiving.receive(DatasetContext(settings, factory, clock), dataset_id, Sent(chunks, "npz"))
 
 
 def left(settings: Settings) -> list[str]:
@@ -139,11 +142,12 @@ def database_away(database_url: str, engine: Engine) -> Iterator[None]:
 
 
 def test_a_database_that_is_locked_for_a_while_as_an_upload_ends_loses_nothing(
-    database_url, engine, impatient, settings, declare
+    database_url, engine, impatient, settings, declare, monkeypatch
 ):
+    monkeypatch.setattr(receiving, "PAUSE_SECONDS", 0.05)
     patient = settings.model_copy(update={"lease_seconds": 60, "heartbeat_seconds": 20.0})
     dataset_id = declare()
-    with half_sent(patient, impatient, dataset_id, pause_seconds=0.05) as (body, done):
+    with half_sent(patient, impatient, dataset_id) as (body, done):
         with database_away(database_url, engine):
             body.go_on.set()
             time.sleep(0.6)  # longer than three tries
@@ -153,12 +157,13 @@ def test_a_database_that_is_locked_for_a_while_as_an_upload_ends_loses_nothing(
 
 
 def test_a_database_that_stays_locked_as_an_upload_ends_strands_nothing(
-    database_url, engine, factory, impatient, settings, world
+    database_url, engine, factory, impatient, settings, world, monkeypatch
 ):
     """The dataset stayed RECEIVING, and answered 409 until a restart."""
+    monkeypatch.setattr(receiving, "PAUSE_SECONDS", 0.1)
     dataset_id = world.declare()
     with (
-        half_sent(settings, impatient, dataset_id, pause_seconds=0.1) as (body, done),
+        half_sent(settings, impatient, dataset_id) as (body, done),
         database_away(database_url, engine),
     ):
         body.go_on.set()
