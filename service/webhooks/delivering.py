@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 
 from anyio.to_thread import run_sync
 from sqlalchemy import delete, func, not_, select, update
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from service.background import Background
@@ -23,7 +22,6 @@ from service.db.session import SessionFactory, transaction
 from service.dependencies import calling
 from service.errors import Conflict
 from service.identity.access import Principal, find
-from service.logs import get_logger
 from service.notices import body_of, has_no_valid_creator
 from service.webhooks.sending import Answer, Outgoing, Sender, read_url
 
@@ -87,10 +85,7 @@ class Deliveries(Background):
 
     def _work(self) -> None:
         while not self._stopping.wait(ROUND_SECONDS):
-            try:
-                deliver(self._factory, self._sender, self._clock)
-            except SQLAlchemyError as error:  # the next round retries
-                get_logger(__name__).warning("webhooks_not_delivered", error=type(error).__name__)
+            deliver(self._factory, self._sender, self._clock)
 
 
 def deliver(factory: SessionFactory, sender: Sender, clock: Callable[[], datetime]) -> int:
