@@ -125,7 +125,6 @@ def create_app(
     if writer is not None:
         app.add_middleware(auditing.Audit, writer=writer)
     app.add_middleware(middleware.Gate, limits=gate_limits, body_bytes_max=settings.body_bytes_max)
-    app.add_middleware(middleware.CloseUnread)
     app.add_middleware(middleware.Traffic, count=meter.count, logged=settings.access_log)
     app.add_middleware(middleware.CommonHeaders)
     return app
