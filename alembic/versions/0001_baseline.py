@@ -68,13 +68,10 @@ def project() -> sa.Column[str]:
 
 
 def create(name: str, *parts: Any, key: str = "", indexed: str = "", **rules: str) -> None:
-    """Create a table.
+    """Create a table of columns, constraints, and descriptions of columns.
 
-    Args:
-        parts: columns, constraints, or descriptions of columns.
-        key: columns of the primary key, separated by spaces; by default, a new column `id`.
-        indexed: columns of each index, such as `created_at, state created_at` for two indexes.
-        rules: SQL conditions of CHECK constraints, by name.
+    `key` lists the columns of the primary key; by default, a new column `id`. `indexed` lists the columns of each
+    index, such as `created_at, state created_at` for two indexes. `rules` are CHECK constraints, by name.
     """
     items = [item for part in parts for item in (columns(part) if isinstance(part, str) else [part])]
     if not key:
