@@ -278,10 +278,11 @@ def make_key(request: Request, service: Running, principal: Acting, form: Form) 
     scopes = sorted(principal.scopes) if wished == "all" else [wished]
     with transaction(service.factory) as session:
         now = service.clock()
-        asked = {"by": principal, "project_id": principal.project_id}
         end = now + timedelta(days=_choice(form, "days", DAYS))
         name = form.get("name", "").strip()
-        _key, token = auth.create_key(session, name=name, scopes=scopes, now=now, expires_at=end, **asked)
+        _key, token = auth.create_key(
+            session, name=name, scopes=scopes, now=now, by=principal, expires_at=end, project_id=principal.project_id
+        )
     return _page(request, service, principal, token)
 
 
