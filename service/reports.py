@@ -75,12 +75,9 @@ def render_page(
     classes: Sequence[str],
     url: str = "",
 ) -> bytes:
-    """Return the report as a page.
+    """Return the report as a page, with evaluations newest first.
 
-    Args:
-        document: the report's data, or the result of `shared_part`.
-        pictures: PNG images as data URIs: the `first` images, and a strip and a mean of each of the `classes`.
-        evaluations: newest first.
+    `pictures` are PNG images as data URIs: the `first` images, and a strip and a mean of each of the `classes`.
     """
     newest: dict[str, Mapping[str, Any]] = {}
     for evaluation in evaluations:
@@ -106,7 +103,6 @@ def render_page(
 
 
 def _verdict(evaluation: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the accuracy of synthetic images, that of real images or None, and the weakest class or None."""
     kind = "cnn" if "cnn" in evaluation["accuracy"] else next(iter(evaluation["accuracy"]))
     balanced = (evaluation.get("balanced_accuracy") or {}) if evaluation["evaluation"].get("uneven_classes") else {}
     by_class = evaluation.get("accuracy_by_class") or {}
@@ -122,7 +118,6 @@ def _verdict(evaluation: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _advice(document: Mapping[str, Any], measured: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return what to do and what not to do with a release, from its published figures."""
     release, unit = document["release"], document["guarantee"]["unit"]
     share, collapsed = (release["facts"] or {}).get("fraction_above_noise"), document["synthetic"]["collapsed"]
     do = ["Share the images and the generator. Generating more images costs no budget."]

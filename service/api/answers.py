@@ -113,7 +113,6 @@ def send_file(request: Request, path: Path, *, sha256: str, media_type: str, fil
 
 
 def encode_cursor(value: str | int) -> str:
-    """Encode the position after a row as a cursor."""
     return base64.urlsafe_b64encode(json.dumps([value]).encode()).decode().rstrip("=")
 
 

@@ -59,8 +59,7 @@ class Middleware(ABC):
         await handle(scope, receive, send)
 
     @abstractmethod
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle an HTTP request."""
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
 
 class CommonHeaders(Middleware):

@@ -238,7 +238,6 @@ def example_of(schema: dict[str, Any], schemas: dict[str, Any], *, of: str = "",
 
 
 def _type_options(document: dict[str, Any]) -> None:
-    """Replace each request body that names a recipe with one schema per recipe, with that recipe's options."""
     schemas = document["components"]["schemas"]
     named = {name for name, schema in schemas.items() if "recipe" in schema.get("properties", {})}
     in_camel_case = {name: name.title().replace("_", "") for name in RECIPES}

@@ -62,14 +62,13 @@ ROLES = {
     "auditor": (Scope.AUDIT, Scope.READ),
     "viewer": (Scope.RELEASES,),
 }
-_WIDER = {Scope.RELEASES: frozenset({Scope.READ})}
 # Key in `Session.info`: only people of the sign-in provider may request and approve two-person decisions.
 PEOPLE_DECIDE = "obscura_people_decide"
 
 
 def covers(held: frozenset[Scope], scope: Scope) -> bool:
     """Return whether a set of scopes includes another scope."""
-    return bool(held & {scope, Scope.ADMIN}) or bool(held & _WIDER.get(scope, frozenset()))
+    return bool(held & {scope, Scope.ADMIN}) or (scope is Scope.RELEASES and Scope.READ in held)
 
 
 @dataclass(frozen=True)

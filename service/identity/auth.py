@@ -176,15 +176,13 @@ def claimed_id(token: str) -> str:
 
 
 def principal_of(key: ApiKey) -> Principal:
-    """Return the caller that a valid key identifies."""
     return Principal(key.id, frozenset(map(Scope, key.scopes)), key.admin_id, key.project_id, key.person_id)
 
 
 def require_confirmed(session: Session, person_id: str | None, now: datetime, *, in_browser: bool = False) -> None:
     """Raise Unauthorized unless there is no person, or the provider confirmed them recently.
 
-    Args:
-        in_browser: after a confirmation, sessions stay valid for a shorter time than keys.
+    After a confirmation, sessions (`in_browser`) stay valid for a shorter time than keys.
     """
     if person_id is None:
         return
@@ -231,7 +229,6 @@ _SESSION = (
 
 
 def find_usable(session: Session, key_id: str, *, now: datetime) -> ApiKey | None:
-    """Return a key if it is usable now, else None."""
     return session.scalar(select(ApiKey).where(ApiKey.id == key_id, is_usable(now)))
 
 
@@ -243,9 +240,8 @@ def revoke_key(
     One admin may revoke their own keys, keys of owners whom they named alone, and keys without an admin. Revoking
     another admin's keys takes two people (`admins.request_revocation`): otherwise one admin could lock out all others.
 
-    Args:
-        admin_id: the requesting admin.
-        include_created: also revoke all keys that this key created, directly or indirectly.
+    `admin_id` is the requesting admin. `include_created`: also revoke all keys that this key created, directly or
+    indirectly.
     """
     key = find(session, ApiKey, key_id)
     session.refresh(key)
@@ -361,7 +357,6 @@ def close_session(session: Session, cookie: str) -> None:
 
 
 def form_token(cookie: str) -> str:
-    """Return the CSRF token for a session's forms."""
     return hmac.new(cookie.encode(errors="surrogatepass"), b"form", hashlib.sha256).hexdigest()
 
 

@@ -36,11 +36,7 @@ TEST = "test"
 
 
 def create(session: Session, by: Principal, *, url: str, private: bool, now: datetime) -> Webhook:
-    """Create a webhook, with a new secret, for the caller's project, or for the installation.
-
-    Args:
-        private: allow addresses that are not public.
-    """
+    """Create a webhook, with a new secret, for the caller's project, or for the installation."""
     read_url(url, private=private)
     of_project = Webhook.project_id.is_not_distinct_from(by.project_id)
     if (session.scalar(select(func.count(Webhook.id)).where(of_project)) or 0) >= WEBHOOKS_MAX:
@@ -59,7 +55,6 @@ def create(session: Session, by: Principal, *, url: str, private: bool, now: dat
 
 
 def remove(session: Session, webhook_id: str) -> None:
-    """Remove a webhook and its deliveries."""
     webhook = find(session, Webhook, webhook_id, lock=True)
     session.execute(delete(Delivery).where(Delivery.webhook_id == webhook_id))
     session.delete(webhook)
