@@ -72,7 +72,7 @@ class EventWriter(Background):
         factory: SessionFactory,
         settings: Settings,
         clock: Callable[[], datetime],
-        limits: LogLimits = LogLimits(),
+        limits: LogLimits,
     ) -> None:
         super().__init__("obscura-audit-log")
         self._limits = limits

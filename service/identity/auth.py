@@ -42,7 +42,6 @@ SESSION_CONFIRMED = timedelta(minutes=1)  # validity of browser sessions after e
 SESSION_SECONDS = 8 * 3600
 VIEW_NAME = "view of a project"  # of keys with which admins of the installation view a project
 SESSIONS_PER_KEY_MAX = 20  # older sessions are closed
-_TOKEN_BYTES = 32
 
 
 def create_key(
@@ -124,7 +123,7 @@ def rotate_key(
     overlap_seconds: int,
     by: Principal,
     now: datetime,
-    expires_at: datetime | None = None,
+    expires_at: datetime | None,
 ) -> tuple[ApiKey, str]:
     """Create a key with the name, scopes and project of an old key. The old key then expires in `overlap_seconds`.
 
@@ -311,7 +310,7 @@ def open_session(session: Session, key_id: str, *, now: datetime, return_key_id:
     open_ones = select(SignIn).where(SignIn.key_id == key_id).order_by(SignIn.created_at.desc(), SignIn.token_sha256)
     for oldest in session.scalars(open_ones.offset(SESSIONS_PER_KEY_MAX - 1)).all():
         session.delete(oldest)
-    cookie = secrets.token_hex(_TOKEN_BYTES)
+    cookie = secrets.token_hex(32)
     expires_at = now + timedelta(seconds=SESSION_SECONDS)
     row = SignIn(token_sha256=digest_token(cookie), key_id=key_id, created_at=now, expires_at=expires_at)
     row.return_key_id = return_key_id

@@ -26,7 +26,6 @@ from service.notices import body_of, has_no_valid_creator
 from service.webhooks.sending import Answer, Outgoing, Sender, read_url
 
 WEBHOOKS_MAX = 20  # per project
-SECRET_BYTES = 32
 ROUND_SECONDS = 10.0
 WEBHOOKS_A_ROUND_MAX, OF_ONE_MAX = 40, 5  # so that a silent webhook does not delay the others
 TAKEN = timedelta(minutes=5)  # longer than a round
@@ -45,7 +44,7 @@ def create(session: Session, by: Principal, *, url: str, private: bool, now: dat
         id=new_id("whk"),
         project_id=by.project_id,
         url=url,
-        secret=f"whsec_{b64encode(secrets.token_bytes(SECRET_BYTES)).decode('ascii')}",
+        secret=f"whsec_{b64encode(secrets.token_bytes(32)).decode('ascii')}",
         made_by=by.id,
         created_at=now,
     )
