@@ -77,7 +77,7 @@ def render_page(
 ) -> bytes:
     """Return the report as a page, with evaluations newest first.
 
-    `pictures` are PNG images as data URIs: the `first` images, and a strip and a mean of each of the `classes`.
+    pictures: PNG images as data URIs: the `first` images, and a strip and a mean of each of the `classes`.
     """
     newest: dict[str, Mapping[str, Any]] = {}
     for evaluation in evaluations:
