@@ -40,7 +40,7 @@ class Gallery(NamedTuple):
 
 
 def open_gallery(storage: Storage, release_id: str) -> Gallery:
-    """Return the stored images of a release. Raise NotFound if it has none, as before December 2026."""
+    """Return the stored images of a release. Raise NotFound if it has none."""
     path = storage.open(key_of(release_id), IMAGES_FILE)
     return _read_index(path, path.stat().st_mtime_ns)
 
