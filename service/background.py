@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 
 from service.logs import get_logger
-
-RESTART_SECONDS = 5.0  # after an unexpected error
 
 
 class Background(threading.Thread, ABC):
     """A thread that runs `_work` until `_stopping` is set. Set `_noted` to wake it, for new work or to stop.
 
-    After an unexpected error, it logs the error's type and restarts.
+    After an error, it logs the error's type and restarts after `restart_seconds`.
     """
 
-    restart_seconds = RESTART_SECONDS
+    restart_seconds = 5.0
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -24,6 +23,12 @@ class Background(threading.Thread, ABC):
 
     @abstractmethod
     def _work(self) -> None: ...
+
+    def _notes(self) -> Iterator[None]:
+        """Yield each time that there is new work; end when the thread is to stop."""
+        while self._noted.wait() and not self._stopping.is_set():
+            self._noted.clear()
+            yield
 
     def run(self) -> None:
         while not self._stopping.is_set():

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -28,6 +28,7 @@ class DependencyBusy(ObscuraError, OSError):
     code: ClassVar[str] = "busy"
 
 
+@dataclass(eq=False)
 class Dependency:
     """The limiter and the circuit breaker of one external service.
 
@@ -35,54 +36,47 @@ class Dependency:
     `pause_seconds` until one succeeds. It also rejects requests while every slot is taken by a request that has made no
     progress for SECONDS_MAX.
 
-    Args:
-        slots: number of concurrent requests; each may block a thread.
-        waiting: number of further requests that may wait for a slot, for `wait_seconds`; each also blocks a thread.
-        clock: monotonic time in seconds.
+    Each of `slots` concurrent requests may block a thread, and so may each of the `waiting` further requests that wait
+    for a slot, for `wait_seconds`.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        slots: int,
-        waiting: int,
-        wait_seconds: float = 2.0,
-        failures_max: int = 3,
-        pause_seconds: float = 10.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.name = name
-        self._slots, self._waiting_max, self._wait_seconds = slots, waiting, wait_seconds
-        self._failures_max, self._pause_seconds, self._clock = failures_max, pause_seconds, clock
-        self._changed = threading.Condition()
-        self._calls: dict[object, float] = {}  # calls in progress, with the time of their last progress
-        self._waiting = self._failures = 0
-        self._open_until: float | None = None
+    name: str
+    _: KW_ONLY
+    slots: int
+    waiting: int
+    wait_seconds: float = 2.0
+    failures_max: int = 3
+    pause_seconds: float = 10.0
+    clock: Callable[[], float] = time.monotonic
+    _changed: threading.Condition = field(init=False, default_factory=threading.Condition)
+    _calls: dict[object, float] = field(init=False, default_factory=dict)  # in progress: time of the last progress
+    _queued: int = field(init=False, default=0)
+    _failures: int = field(init=False, default=0)
+    _open_until: float | None = field(init=False, default=None)
 
     def enter(self) -> object:
         """Take a slot and return its token. Raise DependencyBusy if the breaker is open or no slot became free."""
         with self._changed:
             self._require_closed()
-            if len(self._calls) >= self._slots:
+            if len(self._calls) >= self.slots:
                 busy = DependencyBusy(f"The {self.name} is serving its maximum number of requests. Try again soon.")
-                if self._waiting >= self._waiting_max:
+                if self._queued >= self.waiting:
                     raise busy
-                self._waiting += 1
+                self._queued += 1
                 try:
-                    if not self._changed.wait_for(lambda: len(self._calls) < self._slots, self._wait_seconds):
+                    if not self._changed.wait_for(lambda: len(self._calls) < self.slots, self.wait_seconds):
                         raise busy
                 finally:
-                    self._waiting -= 1
+                    self._queued -= 1
                 self._require_closed()
             token = object()
-            self._calls[token] = self._clock()
+            self._calls[token] = self.clock()
             return token
 
     def progress(self, token: object) -> None:
         """Record that the dependency has answered part of a call."""
         with self._changed:
-            self._calls[token] = self._clock()
+            self._calls[token] = self.clock()
 
     def leave(self, token: object, *, failed: bool) -> None:
         """Release a slot, and record whether the dependency failed."""
@@ -93,23 +87,23 @@ class Dependency:
             self._failures = self._failures + 1 if failed else 0
             if not failed:
                 self._open_until = None
-            elif self._failures_max and self._failures >= self._failures_max:
-                self._open_until = self._clock() + self._pause_seconds
+            elif self.failures_max and self._failures >= self.failures_max:
+                self._open_until = self.clock() + self.pause_seconds
         if was_open != (self._open_until is not None):
             get_logger(__name__).warning("dependency", name=self.name, available=not failed)
 
     def is_away(self) -> bool:
         """Return whether requests are rejected at once."""
         with self._changed:  # reentrant
-            now = self._clock()
-            stuck = len(self._calls) >= self._slots and max(self._calls.values()) < now - SECONDS_MAX
+            now = self.clock()
+            stuck = len(self._calls) >= self.slots and max(self._calls.values()) < now - SECONDS_MAX
             return stuck or (self._open_until is not None and now < self._open_until)
 
     def _require_closed(self) -> None:
         if self.is_away():
             raise DependencyBusy(f"The {self.name} does not answer. Nothing was done; try again in a minute.")
         if self._open_until is not None:  # this call is the trial; others are rejected meanwhile
-            self._open_until = self._clock() + self._pause_seconds
+            self._open_until = self.clock() + self.pause_seconds
 
 
 @dataclass(frozen=True)

@@ -111,9 +111,6 @@ class DiskProbe:
     """Probes the disks at most once every few seconds.
 
     Only admins of the installation may see the result: see `OutOfDisk`.
-
-    Args:
-        clock: monotonic time in seconds.
     """
 
     def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:

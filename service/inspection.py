@@ -145,8 +145,7 @@ def require_clock(factory: SessionFactory, *, now: datetime) -> None:
 def inspect_at_start(settings: Settings, factory: SessionFactory, *, now: datetime) -> str | None:
     """Verify at the start of a process, in bounded time, and stop the accounts with findings.
 
-    Returns:
-        A message for the operator with the fault and the remedy, which is also logged; None if there is no fault.
+    Return a message for the operator with the fault and the remedy, which is also logged; None if there is no fault.
     """
     try:
         with transaction(factory, read_only=True) as session:
@@ -220,9 +219,8 @@ def watch_over(settings: Settings, factory: SessionFactory, *, now: datetime) ->
             return
         due = proofs.checkpoint_due(session, now=now)
         times = [row.verified_at for row in verifications(session) if row.kind is VerificationKind.FULL]
-        recent = any(
-            timedelta(0) <= now - time < FULL_AGAIN for time in times
-        )  # a later time is from a clock that was ahead
+        # A later time is from a clock that was ahead.
+        recent = any(timedelta(0) <= now - time < FULL_AGAIN for time in times)
         full = not recent and count_entries(session) <= ENTRIES_UNASKED_MAX
     if not due and not full:
         return

@@ -64,8 +64,7 @@ def accept_clock(session: Session, *, now: datetime) -> datetime | None:
     Those entries keep their times, and later entries never have earlier times. From then on, the clock is compared with
     `now` instead of those times. Ends leases and confirmations that were dated by the wrong clock.
 
-    Returns:
-        The time of the newest entry; None, without a change, if the clock is not behind that time.
+    Return the time of the newest entry; None, without a change, if the clock is not behind that time.
     """
     newest = ledger.newest_at(session)
     with suppress(ClockRefused):

@@ -41,8 +41,7 @@ def redact(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Mu
 def configure_logging(level: str = "INFO", stream: TextIO | None = None, *, for_people: bool = False) -> None:
     """Set up logging for this process, to stderr by default.
 
-    Args:
-        for_people: write short lines for a terminal instead of JSON, and only warnings and errors of libraries.
+    `for_people`: write short lines for a terminal instead of JSON, and only warnings and errors of libraries.
     """
     target = stream or sys.stderr
     shared: list[Any] = [
@@ -55,7 +54,6 @@ def configure_logging(level: str = "INFO", stream: TextIO | None = None, *, for_
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
-            structlog.stdlib.PositionalArgumentsFormatter(),
             *shared,
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],

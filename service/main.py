@@ -52,8 +52,7 @@ def create_app(
 ) -> FastAPI:
     """Build the application. Its lifespan opens and starts everything.
 
-    Args:
-        send: function that notifies remote workers; None uses the broker of the settings.
+    `send` notifies remote workers; None uses the broker of the settings.
     """
     app = FastAPI(
         title="Obscura",
@@ -92,11 +91,9 @@ def create_app(
         send = send or _broker(settings)
         runs_jobs = reconcile.Reconciler(settings, factory, send=send, clock=clock)
     doorbell = queue.Doorbell(factory, send, clock)
-    outside = dependencies.Dependencies()
-    key_uses, limiter = auth.KeyUses(factory), limits.limiter_of(settings)
-    meter = metrics.Metrics(factory, clock=clock, version=routes.health.VERSION)
+    limiter = limits.limiter_of(settings)
     app.state.settings = settings
-    app.state.service = deps.Service(
+    app.state.service = service = deps.Service(
         settings=settings,
         engine=engine,
         factory=factory,
@@ -104,29 +101,28 @@ def create_app(
         clock=clock,
         uploads=limits.Slots(upload_limits),
         ring=doorbell.ring,
-        key_uses=key_uses,
+        key_uses=auth.KeyUses(factory),
         disks=disk.DiskProbe(settings),
-        dependencies=outside,
-        metrics=meter,
+        dependencies=dependencies.Dependencies(),
+        metrics=metrics.Metrics(factory, clock=clock, version=routes.health.VERSION),
         audit_trouble=writer.trouble if writer else lambda: "",
         wrong_keys=limits.WrongKeys(limiter),
         rates=limits.Rates(settings.requests_per_minute, limiter),
         provider=sign_on,
     )
     webhooks = delivering.Deliveries(factory, sending.Sender(settings.webhooks_private), clock)
-    app.state.parts = (*([writer] if writer else []), key_uses, webhooks, runs_jobs, doorbell, *confirming)
+    app.state.parts = (*([writer] if writer else []), service.key_uses, webhooks, runs_jobs, doorbell, *confirming)
     app.state.prepared = False
     app.state.warning = None  # one sentence for the operator
     problems.install(app)
     for router in routes.routers():
         app.include_router(router, dependencies=[Depends(deps.refuse_the_unknown)])
     dashboard.mount(app)
-    app.add_middleware(dependencies.WebRequests, dependencies=outside)
+    app.add_middleware(dependencies.WebRequests, dependencies=service.dependencies)
     if writer is not None:
         app.add_middleware(auditing.Audit, writer=writer)
     app.add_middleware(middleware.Gate, limits=gate_limits, body_bytes_max=settings.body_bytes_max)
-    app.add_middleware(middleware.CloseUnread)
-    app.add_middleware(middleware.Traffic, count=meter.count, logged=settings.access_log)
+    app.add_middleware(middleware.Traffic, count=service.metrics.count, logged=settings.access_log)
     app.add_middleware(middleware.CommonHeaders)
     return app
 

@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import Any, cast
 
 from sqlalchemy import CursorResult, delete, select, update
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from service.background import Background
@@ -77,13 +76,6 @@ class Doorbell(Background):
         self._noted.set()
 
     def _work(self) -> None:
-        while True:
-            self._noted.wait()
-            self._noted.clear()
-            if self._stopping.is_set():  # the next reconciliation delivers the remaining messages
-                return
-            try:
-                while deliver(self._factory, self._send, now=self._clock()) == DELIVERY_BATCH:
-                    pass
-            except SQLAlchemyError as error:  # the jobs are safe in the database, and the reconciler finds them
-                get_logger(__name__).warning("delivery_failed", error=type(error).__name__)
+        for _ in self._notes():  # messages that remain at the end are delivered by the next reconciliation
+            while deliver(self._factory, self._send, now=self._clock()) == DELIVERY_BATCH:
+                pass

@@ -77,9 +77,8 @@ def in_turn(query: Jobs, now: datetime) -> Jobs:
         .group_by(Job.project_id)
         .subquery()
     )
-    ordered = query.outerjoin(Project, Project.id == Job.project_id).outerjoin(
-        running, running.c.project_id == Job.project_id
-    )
+    ordered = query.outerjoin(Project, Project.id == Job.project_id)
+    ordered = ordered.outerjoin(running, running.c.project_id == Job.project_id)
     turns = (func.coalesce(running.c.jobs, 0), Project.turn_at.is_not(None), Project.turn_at)
     return ordered.order_by(*turns, Job.created_at, Job.id)
 

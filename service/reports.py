@@ -106,12 +106,9 @@ def render_page(
     classes: Sequence[str],
     url: str = "",
 ) -> bytes:
-    """Return the report as a page.
+    """Return the report as a page, with evaluations newest first.
 
-    Args:
-        document: the report's data, or the result of `shared_part`.
-        pictures: PNG images as data URIs: the `first` images, and a strip and a mean of each of the `classes`.
-        evaluations: newest first.
+    pictures: PNG images as data URIs: the `first` images, and a strip and a mean of each of the `classes`.
     """
     newest: dict[str, Mapping[str, Any]] = {}
     for evaluation in evaluations:
@@ -175,7 +172,6 @@ def _verdict(evaluation: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _advice(document: Mapping[str, Any], measured: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return what to do and what not to do with a release, from its published figures."""
     release, unit = document["release"], document["guarantee"]["unit"]
     share, collapsed = (release["facts"] or {}).get("fraction_above_noise"), document["synthetic"]["collapsed"]
     do = ["Share the images and the generator. Generating more images costs no budget."]

@@ -61,17 +61,12 @@ class SealedWriter(io.RawIOBase):
         return True
 
     def write(self, data: Any, /) -> int:
-        rest = memoryview(data)
-        while len(self._waiting) + len(rest) > CHUNK_BYTES:  # keep the last chunk for `finish`, which marks it as last
-            missing = CHUNK_BYTES - len(self._waiting)
-            if self._waiting:
-                self._waiting += rest[:missing]
-                self._seal(self._waiting, last=False)
-                self._waiting = bytearray()
-            else:
-                self._seal(rest[:missing], last=False)
-            rest = rest[missing:]
-        self._waiting += rest
+        content = memoryview(data)
+        for start in range(0, len(content), CHUNK_BYTES):
+            self._waiting += content[start : start + CHUNK_BYTES]
+            if len(self._waiting) > CHUNK_BYTES:  # keep the last chunk for `finish`, which marks it as last
+                self._seal(self._waiting[:CHUNK_BYTES], last=False)
+                del self._waiting[:CHUNK_BYTES]
         return len(data)
 
     def finish(self) -> None:
@@ -79,7 +74,7 @@ class SealedWriter(io.RawIOBase):
         self._seal(self._waiting, last=True)
         self._waiting = bytearray()
 
-    def _seal(self, chunk: bytearray | memoryview, *, last: bool) -> None:
+    def _seal(self, chunk: bytearray, *, last: bool) -> None:
         self._put(self._cipher.encrypt(_nonce(self._index, last=last), chunk, None))
         self._index += 1
 

@@ -7,7 +7,7 @@ shown or stored times are rounded, even the times of clients' requests:
   the newest entry; entries that a running training writes have the newest entry's time;
 * responses and pages are rounded to the minute.
 
-Only the kinds of entry in `EXACT` have exact times.
+Only entries of the kind `open` have exact times: an account is opened before it has private data.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 Clock = Callable[[], datetime]  # returns the timezone-aware time
-
-EXACT = frozenset({"open"})  # an account is opened before it has private data
 
 # A wrong time stays in the log forever, and leases would expire too early or never.
 CLOCK_EARLIEST = datetime(2025, 1, 1, tzinfo=UTC)

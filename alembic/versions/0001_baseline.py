@@ -12,10 +12,7 @@ import sqlalchemy as sa
 
 from alembic import op
 
-revision = "0001"
-down_revision = None
-branch_labels = None
-depends_on = None
+revision, down_revision = "0001", None
 
 ID, TIME = sa.String(32), sa.DateTime(timezone=True)
 TYPES: dict[str, Any] = {
@@ -71,13 +68,10 @@ def project() -> sa.Column[str]:
 
 
 def create(name: str, *parts: Any, key: str = "", indexed: str = "", **rules: str) -> None:
-    """Create a table.
+    """Create a table of columns, constraints, and descriptions of columns.
 
-    Args:
-        parts: columns, constraints, or descriptions of columns.
-        key: columns of the primary key, separated by spaces; by default, a new column `id`.
-        indexed: columns of each index, such as `created_at, state created_at` for two indexes.
-        rules: SQL conditions of CHECK constraints, by name.
+    `key` lists the columns of the primary key; by default, a new column `id`. `indexed` lists the columns of each
+    index, such as `created_at, state created_at` for two indexes. `rules` are CHECK constraints, by name.
     """
     items = [item for part in parts for item in (columns(part) if isinstance(part, str) else [part])]
     if not key:
@@ -186,12 +180,7 @@ def upgrade() -> None:
         key="project_id key_id day",
         count_positive="count > 0",
     )
-    create(
-        "outbox",
-        "task str64, args json, created_at time, sent_at time?",
-        sa.Column("id", sa.Integer(), nullable=False),
-        key="id",
-    )
+    create("outbox", "id int, task str64, args json, created_at time, sent_at time?", key="id")
     index_where("ix_outbox_unsent", "outbox", ["id"], "sent_at IS NULL")
     create(
         "people",
@@ -202,7 +191,7 @@ def upgrade() -> None:
     create("projects", "name str200, created_at time, jobs_max bigint?, turn_at time?", sa.UniqueConstraint("name"))
     create(
         "sign_ins",
-        "token_sha256 str64, key_id id, created_at time, expires_at time",
+        "token_sha256 str64, key_id id, created_at time, expires_at time, return_key_id id?",
         indexed="key_id",
         key="token_sha256",
     )
@@ -219,6 +208,15 @@ def upgrade() -> None:
         indexed="admin_id, created_by, person_id",
         admin_is_somebody="(CAST(scopes AS TEXT) LIKE '%\"admin\"%') = (admin_id IS NOT NULL)",
         of_a_project="admin_id IS NOT NULL OR project_id IS NOT NULL",
+    )
+    create(
+        "invitations",
+        "secret_sha256 str64, role str64, project_id id?, created_by ->api_keys, created_at time, expires_at time",
+        "used_at time?, revoked_at time?, name str200?, key_id id?, key_hash str64?",
+        sa.UniqueConstraint("secret_sha256"),
+        indexed="project_id",
+        of_a_project="project_id IS NOT NULL OR role = 'admin'",
+        used_names_key="(used_at IS NULL) = (name IS NULL) AND (used_at IS NULL) = (key_id IS NULL)",
     )
     create(
         "datasets",
@@ -243,6 +241,7 @@ def upgrade() -> None:
     create(
         "deliveries",
         "webhook_id ->webhooks, body text, attempts int, created_at time, next_at time?, delivered_at time?",
+        "status int?",
         indexed="created_at, webhook_id",
         attempts_not_negative="attempts >= 0",
         delivered_is_over="delivered_at IS NULL OR next_at IS NULL",
@@ -250,9 +249,8 @@ def upgrade() -> None:
     index_where("ix_deliveries_due", "deliveries", ["next_at"], "next_at IS NOT NULL")
     create(
         "entries",
-        "account_id ->accounts, hold_id id?, job_id id?, amount_nano bigint, capacity_nano bigint, spent_nano bigint",
-        "reserved_nano bigint, details json, previous_hash str64, hash str64, created_at time",
-        sa.Column("sequence", sa.BigInteger(), nullable=False, autoincrement=False),
+        "account_id ->accounts, sequence bigint, hold_id id?, job_id id?, amount_nano bigint, capacity_nano bigint",
+        "spent_nano bigint, reserved_nano bigint, details json, previous_hash str64, hash str64, created_at time",
         choice("kind", "open hold arm charge capture return limit freeze accept"),
         indexed="job_id",
         key="account_id sequence",
@@ -278,12 +276,7 @@ def upgrade() -> None:
         last_sequence_after_opening="last_sequence >= 2",
     )
     index_where("ix_holds_open", "holds", ["account_id", "created_at"], "state IN ('held', 'armed')")
-    create(
-        "withdrawn_subjects",
-        "account_id ->accounts",
-        sa.Column("number", sa.BigInteger(), nullable=False, autoincrement=False),
-        key="account_id number",
-    )
+    create("withdrawn_subjects", "account_id ->accounts, number bigint", key="account_id number")
     create(
         "decisions",
         "account_id ->accounts?, epsilon_before float?, epsilon float?, name str200?, admin_id ->admins?, key_id id?",
@@ -314,8 +307,7 @@ def upgrade() -> None:
     )
     create(
         "fingerprints",
-        "digest bytes, dataset_id ->datasets",
-        sa.Column("upload_attempt", sa.Integer(), nullable=False, autoincrement=False),
+        "digest bytes, dataset_id ->datasets, upload_attempt int",
         indexed="dataset_id",
         key="digest dataset_id upload_attempt",
         digest_length="length(digest) = 16",

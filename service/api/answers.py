@@ -85,6 +85,7 @@ class _Download(FileResponse):
     """
 
     chunk_size = CHUNK_BYTES
+    max_ranges = 1
 
     def set_stat_headers(self, stat_result: os.stat_result) -> None:
         self.headers["Content-Length"] = str(stat_result.st_size)
@@ -95,7 +96,7 @@ class _Download(FileResponse):
     @classmethod
     def _parse_range_header(cls, http_range: str, file_size: int) -> list[tuple[int, int]]:
         try:
-            return [] if "," in http_range else super()._parse_range_header(http_range, file_size)
+            return super()._parse_range_header(http_range, file_size)
         except responses.MalformedRangeHeader:
             return []
         except responses.RangeNotSatisfiable:
@@ -112,7 +113,6 @@ def send_file(request: Request, path: Path, *, sha256: str, media_type: str, fil
 
 
 def encode_cursor(value: str | int) -> str:
-    """Encode the position after a row as a cursor."""
     return base64.urlsafe_b64encode(json.dumps([value]).encode()).decode().rstrip("=")
 
 

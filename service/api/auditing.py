@@ -60,7 +60,6 @@ class Flood:
 
     first: Event
     until: float
-    alike: bool  # all have the same action as the first
     count: int = 0
     written: int = 0  # refusals with an event of their own
 
@@ -73,33 +72,29 @@ class EventWriter(Background):
         factory: SessionFactory,
         settings: Settings,
         clock: Callable[[], datetime],
-        limits: LogLimits = LogLimits(),
+        limits: LogLimits,
     ) -> None:
         super().__init__("obscura-audit-log")
         self._limits = limits
         self.required, self.clock = settings.audit_log == "required", clock
         self._factory = factory
         self._waiting: deque[tuple[Event, Future[None]]] = deque()
-        self._floods: dict[tuple[str, ...], Flood] = {}  # oldest first
+        self._floods: dict[tuple[str, int, str], Flood] = {}  # by sender, status and action; oldest first
         self._written = False  # the last attempt succeeded
         self._lock = threading.Lock()
 
     def put(self, event: Event) -> Future[None]:
         """Enqueue an event. The future resolves once it is durable, or fails with AuditLogUnavailable."""
+        written = Future[None]()
+        written.set_running_or_notify_cancel()  # so that a client's disconnect cannot cancel it
         with self._lock:
             full = len(self._waiting) >= self._limits.waiting_max
-            written = Future[None]() if full else self._enqueue(event)
+            if not full:
+                self._waiting.append((event, written))
         if full:
             written.set_exception(AuditLogUnavailable())
             recording.not_written(1, AuditLogUnavailable())
         self._noted.set()
-        return written
-
-    def _enqueue(self, event: Event) -> Future[None]:
-        # The caller holds the lock.
-        written = Future[None]()
-        written.set_running_or_notify_cancel()  # so that a client's disconnect cannot cancel it
-        self._waiting.append((event, written))
         return written
 
     def put_refusal(self, event: Event, whose: str, status: int) -> Future[None] | None:
@@ -109,7 +104,7 @@ class EventWriter(Background):
         client's address.
         """
         limited = status == HTTPStatus.TOO_MANY_REQUESTS
-        kind = (whose, str(status)) if limited else (whose, str(status), event.action)
+        kind = (whose, status, "*" if limited else event.action)
         now = time.monotonic()
         with self._lock:
             flood = self._floods.get(kind)
@@ -117,19 +112,19 @@ class EventWriter(Background):
                 self._end_flood(kind)
                 while len(self._floods) >= self._limits.floods_max:
                     self._end_flood(next(iter(self._floods)))
-                flood = self._floods[kind] = Flood(event, now + self._limits.flood_seconds, alike=not limited)
+                flood = self._floods[kind] = Flood(event, now + self._limits.flood_seconds)
             flood.count += 1
             if flood.count > (1 if limited else self._limits.alike_max):
                 return None
             flood.written += 1
         return self.put(event)
 
-    def _end_flood(self, kind: tuple[str, ...]) -> None:
+    def _end_flood(self, kind: tuple[str, int, str]) -> None:
         # The caller holds the lock.
         flood = self._floods.pop(kind, None)
         if flood is not None and flood.count > flood.written:
-            action = f"{flood.first.action if flood.alike else '*'} ({flood.count - flood.written} more)"
-            self._enqueue(replace(flood.first, at=self.clock(), action=action, object_id=None))
+            action = f"{kind[2]} ({flood.count - flood.written} more)"
+            self._waiting.append((replace(flood.first, at=self.clock(), action=action, object_id=None), Future()))
 
     def _end_floods(self, until: float) -> float:
         with self._lock:
@@ -155,7 +150,6 @@ class EventWriter(Background):
         return ""
 
     def stop(self) -> None:
-        """Write all waiting events, then stop."""
         super().stop()
         self._end_floods(float("inf"))
         while self._waiting and self._write():
@@ -222,7 +216,6 @@ class Note(Recorder):
         return own + super().events(session)
 
     def committed(self, session: Session) -> None:
-        """Mark the event as durable."""
         self.written = self.written or self._writing
         super().committed(session)
 

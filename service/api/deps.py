@@ -235,7 +235,6 @@ async def page_request(
     limit: Annotated[int, Query(ge=1, description="Items per page, capped by the service.")] = 50,
     cursor: Annotated[str | None, Query(max_length=500, description="`next_cursor` of the previous page.")] = None,
 ) -> PageRequest:
-    """Parse `limit`, capped at the service's maximum, and `cursor`."""
     return PageRequest(min(limit, service.settings.page_size_max), cursor)
 
 

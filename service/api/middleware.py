@@ -59,24 +59,34 @@ class Middleware(ABC):
         await handle(scope, receive, send)
 
     @abstractmethod
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle an HTTP request."""
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
 
 class CommonHeaders(Middleware):
     """Adds request id, rate limit and default security headers; pages set their own security policy.
 
-    The request id is the client's X-Request-Id, if valid, or random. Log lines also contain it.
+    The request id is the client's X-Request-Id, if valid, or random. Log lines also contain it. A response that is sent
+    before the whole body arrived closes the connection: otherwise the server would read to the body's announced end.
     """
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        given = Headers(scope=scope).get("x-request-id", "")
+        requested = Headers(scope=scope)
+        given = requested.get("x-request-id", "")
         name = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
+        ended = requested.get("content-length", "0") == "0" and "transfer-encoding" not in requested
+
+        async def receive_noting() -> Message:
+            nonlocal ended
+            message = await receive()
+            ended = ended or message["type"] != "http.request" or not message.get("more_body", False)
+            return message
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-Id"] = name
+                if not ended:
+                    headers["Connection"] = "close"
                 counted: dict[str, str] = scope.get("state", {}).get("rate_headers", {})
                 for header, value in (SECURITY_HEADERS | counted).items():
                     headers.setdefault(header, value)
@@ -84,7 +94,7 @@ class CommonHeaders(Middleware):
 
         scope["obscura.request_id"] = name  # for responses created outside all middleware
         with bound_contextvars(request_id=name):
-            await self.app(scope, receive, send_with_headers)
+            await self.app(scope, receive_noting, send_with_headers)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -136,33 +146,6 @@ def method_of(scope: Scope) -> str:
 def route_of(scope: Scope) -> str:
     """Return the template of the matched route, or "other"."""
     return str(getattr(scope.get("route"), "path", "other"))
-
-
-class CloseUnread(Middleware):
-    """Closes the connection after a response that was sent before the whole body arrived.
-
-    Otherwise the server would read to the announced end of the body.
-    """
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope)
-        if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
-            await self.app(scope, receive, send)
-            return
-        ended = False
-
-        async def receive_noting() -> Message:
-            nonlocal ended
-            message = await receive()
-            ended = ended or message["type"] != "http.request" or not message.get("more_body", False)
-            return message
-
-        async def send_and_close(message: Message) -> None:
-            if message["type"] == "http.response.start" and not ended:
-                MutableHeaders(scope=message)["Connection"] = "close"
-            await send(message)
-
-        await self.app(scope, receive_noting, send_and_close)
 
 
 def body_limit(bytes_max: int | None) -> Callable[[Endpoint], Endpoint]:
@@ -254,14 +237,12 @@ class Gate(Middleware):
             if received or bytes_max is None:
                 return await receive()
             received = True
-            read = _read(scope, receive, min(bytes_max, self.body_bytes_max))
-            if not counted:
-                return await self.room.receive(read, address)
-            self.open -= one  # also removes an address without requests
+            waiting = one if counted else Counter[str]()
+            self.open -= waiting  # also removes an address without requests
             try:
-                return await self.room.receive(read, address)
+                return await self.room.receive(_read(scope, receive, min(bytes_max, self.body_bytes_max)), address)
             finally:
-                self.open += one
+                self.open += waiting
 
         async def send_answer(message: Message) -> None:
             nonlocal counted

@@ -30,7 +30,6 @@ EXAMPLES: dict[str, Any] = {
     "accuracy_by_class": {"cat": 0.81, "dog": 0.75},
     "accuracy_real": 0.9,
     "accuracy_warm_start_only": {"cnn": 0.71},
-    "action": "admit",
     "adjacency": "add_remove",
     "admission": "approved",
     "affordable": True,
@@ -69,7 +68,6 @@ EXAMPLES: dict[str, Any] = {
     "Idempotency-Key": "3f0c7c1e-5a0b-4a55-9d43-6e4f6a1c2b7d",
     "Last-Event-ID": "3-5f2b9d0c1a77",
     "keys_revoked": 3,
-    "kind": "full",
     "EntryRecord.kind": "charge",
     "JobRecord.kind": "train",
     "ReleaseRecord.kind": "generator",
@@ -77,7 +75,6 @@ EXAMPLES: dict[str, Any] = {
     "InvitationRecord.state": "open",
     "NewInvitationRecord.state": "open",
     "link": "https://obscura.example.org/invitations/q7r2...",
-    "limit": 50,
     "limit_epsilon": 3.0,
     "name": "patients",
     "number": 0,
@@ -109,7 +106,6 @@ EXAMPLES: dict[str, Any] = {
     "records_declared": 60_000,
     "releases": 1450,
     "removed_at": None,
-    "repeats": 0,
     "returned_nano": 3_000_000,
     "revoked_at": None,
     "samples": 30_000,
@@ -133,7 +129,6 @@ EXAMPLES: dict[str, Any] = {
     "summary": {"accuracy": {"cnn": 0.78}},
     "attacker_certainty_max": 0.973,
     "token": "obs_a2b3...",
-    "trainings": "open",
     "unit": "record",
     "verdict": "The plan would make images worth 74% accuracy.",
     "version": "0.1.0",
@@ -205,11 +200,7 @@ def describe(document: dict[str, Any]) -> dict[str, Any]:
         for operation in operations.values():
             for parameter in operation.get("parameters", []):
                 name = _FILES.get(parameter["name"], parameter["name"])
-                example = example_of(parameter["schema"], schemas, name=name)
-                parts = [parameter["schema"], *parameter["schema"].get("anyOf", [])]
-                parts += [schemas[part["$ref"].rpartition("/")[2]] for part in parts if "$ref" in part]
-                choices = [choice for part in parts for choice in part.get("enum", [])]
-                parameter["example"] = choices[0] if choices and example not in choices else example
+                parameter["example"] = example_of(parameter["schema"], schemas, name=name)
             contents = [operation.get("requestBody", {}), *operation["responses"].values()]
             for content in (content.get("content", {}).get(_JSON, {}) for content in contents):
                 if "schema" in content:
@@ -222,19 +213,22 @@ def describe(document: dict[str, Any]) -> dict[str, Any]:
 
 def example_of(schema: dict[str, Any], schemas: dict[str, Any], *, of: str = "", name: str = "") -> Any:
     """Return an example of `schema`, or None. For a field, `name` is its name, and `of` the schema that has it."""
-    if name:
-        example = _known_example(of, name)
-        if example not in (None, []):
-            return example
+    example = _known_example(of, name)
     parts = [schema, *schema.get("anyOf", [])]
+    parts += [schemas[part["$ref"].rpartition("/")[2]] for part in parts if "$ref" in part]
+    choices = [choice for part in parts for choice in part.get("enum", [])]
+    if choices and example not in choices:
+        return choices[0]
+    if example not in (None, []):
+        return example
     if any(part.get("type") == "null" for part in parts[1:]):
         return None
     reference = next((part["$ref"].rpartition("/")[2] for part in parts if "$ref" in part), None)
     if reference is not None:
         fields = schemas[reference].get("properties", {})
         return {each: example_of(field, schemas, of=reference, name=each) for each, field in fields.items()}
-    if schema.get("type") == "boolean":
-        return False
+    if schema.get("type") == "boolean" or "default" in schema:
+        return schema.get("default", False)
     if "items" in schema:
         items = example_of(schema["items"], schemas)
         return [] if items is None else [items] * max(schema.get("minItems", 1), 1)
@@ -244,7 +238,6 @@ def example_of(schema: dict[str, Any], schemas: dict[str, Any], *, of: str = "",
 
 
 def _type_options(document: dict[str, Any]) -> None:
-    """Replace each request body that names a recipe with one schema per recipe, with that recipe's options."""
     schemas = document["components"]["schemas"]
     named = {name for name, schema in schemas.items() if "recipe" in schema.get("properties", {})}
     in_camel_case = {name: name.title().replace("_", "") for name in RECIPES}

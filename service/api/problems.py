@@ -174,7 +174,6 @@ def install(app: FastAPI) -> None:
 
 
 def _list_errors(document: dict[str, Any]) -> None:
-    """Add the errors of each operation to an OpenAPI document, by status."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     document["components"]["responses"] = {
         f"Status{status}": {"description": f"`{'`, `'.join(codes)}`", "content": content}
@@ -280,7 +279,6 @@ def _on_validation_error(request: Request, error: Exception) -> Response:
 
 
 def _field_names(route: Any, location: Sequence[int | str]) -> list[str]:
-    """Return the known field names of the part of a body that has an error."""
     body = getattr(route, "body_field", None)
     models = list(_models(body.field_info.annotation)) if body is not None else []
     for step in location[1:-1]:

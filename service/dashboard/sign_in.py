@@ -271,10 +271,11 @@ def make_key(request: Request, service: Running, principal: Acting, form: Form) 
     scopes = sorted(principal.scopes) if wished == "all" else [wished]
     with transaction(service.factory) as session:
         now = service.clock()
-        asked = {"created_by": principal.id, "admin_id": principal.admin_id, "project_id": principal.project_id}
         end = now + timedelta(days=_choice(form, "days", DAYS))
         name = form.get("name", "").strip()
-        _key, token = auth.create_key(session, name=name, scopes=scopes, now=now, expires_at=end, **asked)
+        _key, token = auth.create_key(
+            session, name=name, scopes=scopes, now=now, by=principal, expires_at=end, project_id=principal.project_id
+        )
     return _page(request, service, principal, token)
 
 
@@ -289,8 +290,7 @@ def rotate_key(request: Request, service: Running, principal: Acting, form: Form
             key_id=key_id,
             overlap_seconds=3600 * _choice(form, "overlap", OVERLAP_HOURS),
             expires_at=None if principal.person_id is None else now + timedelta(days=_choice(form, "days", DAYS)),
-            created_by=principal.id,
-            admin_id=principal.admin_id,
+            by=principal,
             now=now,
         )
     return _page(request, service, principal, token)

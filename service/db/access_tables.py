@@ -8,18 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    CheckConstraint,
-    ForeignKey,
-    Index,
-    Integer,
-    String,
-    Text,
-    UniqueConstraint,
-    exists,
-    not_,
-)
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, Integer, String, Text, UniqueConstraint, exists
 from sqlalchemy.orm import Mapped, mapped_column
 
 from obscura.wire.words import Admission, DecisionAction, DecisionState, Outcome
@@ -43,7 +32,7 @@ class Project(Entity):
     turn_at: Mapped[datetime | None]
 
 
-ONE_PROJECT = not_(exists().where(Project.id != DEFAULT_PROJECT))  # the SQL condition that there is only one project
+ONE_PROJECT = ~exists().where(Project.id != DEFAULT_PROJECT)  # the SQL condition that there is only one project
 
 
 class Person(Entity):

@@ -54,7 +54,6 @@ class CanonicalJson(TypeDecorator[dict[str, Any]]):
     cache_ok = True
 
     def bind_processor(self, dialect: Dialect) -> Callable[[dict[str, Any] | None], Any]:
-        """Serialize with `canonical_text`; psycopg calls it through `Json`."""
         if dialect.name == "sqlite":
             return lambda value: None if value is None else canonical_text(value)
         from psycopg.types.json import Json
@@ -88,8 +87,6 @@ Nano = Annotated[int, mapped_column(BigInteger)]
 
 
 class Entity(Base):
-    """A row with an id."""
-
     __abstract__ = True
 
     id: Mapped[Id] = mapped_column(primary_key=True, sort_order=-1)
@@ -126,5 +123,4 @@ def release_id_of(job_id: str) -> str:
 
 
 def is_id(text: str, prefix: str) -> bool:
-    """Return whether a text has the format of an id with this prefix."""
     return re.fullmatch(rf"{prefix}_[a-z2-7]{{{ID_RANDOM_CHARACTERS}}}", text) is not None

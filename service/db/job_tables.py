@@ -22,7 +22,6 @@ class FailureCode(enum.StrEnum):
     message: str
 
     def __new__(cls, code: str, message: str = "") -> Self:
-        """Create a member from its code and message; `FailureCode(code)` looks it up by the code."""
         word = str.__new__(cls, code)
         word._value_, word.message = code, message
         return word

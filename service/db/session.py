@@ -63,11 +63,8 @@ def make_engine(
     PostgreSQL: READ COMMITTED; writers lock the account's row. Every session uses UTF-8, UTC and ISO dates, whatever
     the server's defaults are. Connecting raises DatabaseUnsuitable if the database has another encoding.
 
-    Args:
-        url: `sqlite:///path` (no in-memory database), or `postgresql+psycopg://...`.
-        pool_size: connections to keep open; under load, the same number may be added.
-        lock_seconds: how long a transaction waits for a lock.
-        connect_seconds: how long to wait for a PostgreSQL server.
+    `url` is `sqlite:///path` (no in-memory database), or `postgresql+psycopg://...`. Under load, the pool may grow to
+    twice `pool_size`.
     """
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
@@ -170,7 +167,6 @@ def is_duplicate(error: IntegrityError) -> bool:
 
 
 def _require_suitable(connection: psycopg.Connection[Any], _record: Any) -> None:
-    """Raise DatabaseUnsuitable if the server's settings would change text or times."""
     reported, database = connection.info.parameter_status, connection.info.dbname
     wrong = {name: reported(name) for name, value in _POSTGRES_SESSION.items() if reported(name) != value}
     if not wrong:

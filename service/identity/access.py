@@ -17,18 +17,7 @@ from sqlalchemy.orm import Session, aliased
 from sqlalchemy.orm.interfaces import ORMOption
 
 from obscura.wire.words import JobState
-from service.db.access_tables import (
-    DEFAULT_PROJECT,
-    EVERY_PROJECT,
-    ONE_PROJECT,
-    Admin,
-    ApiKey,
-    AuditEvent,
-    Decision,
-    Invitation,
-    Project,
-    Webhook,
-)
+from service.db.access_tables import DEFAULT_PROJECT, EVERY_PROJECT, ONE_PROJECT, Project
 from service.db.base import Base
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Made, Release, Share, Sweep
@@ -62,14 +51,13 @@ ROLES = {
     "auditor": (Scope.AUDIT, Scope.READ),
     "viewer": (Scope.RELEASES,),
 }
-_WIDER = {Scope.RELEASES: frozenset({Scope.READ})}
 # Key in `Session.info`: only people of the sign-in provider may request and approve two-person decisions.
 PEOPLE_DECIDE = "obscura_people_decide"
 
 
 def covers(held: frozenset[Scope], scope: Scope) -> bool:
     """Return whether a set of scopes includes another scope."""
-    return bool(held & {scope, Scope.ADMIN}) or bool(held & _WIDER.get(scope, frozenset()))
+    return bool(held & {scope, Scope.ADMIN}) or (scope is Scope.RELEASES and Scope.READ in held)
 
 
 @dataclass(frozen=True)
@@ -121,10 +109,10 @@ def _rule(table: Any, project_id: str | None, *, alone: bool) -> ColumnElement[b
     condition: ColumnElement[bool]
     if table is Project:
         condition = Project.id == project_id
-    elif table in (Account, Admin, ApiKey, AuditEvent, Dataset, Decision, Invitation, Job, Webhook):
-        condition = table.project_id == project_id
-    elif table is Share:
+    elif table is Share:  # its project is the one that the release is shared with
         condition = Share.release_id.in_(select(Release.id).where(Release.account_id.in_(accounts)))
+    elif hasattr(table, "project_id"):
+        condition = table.project_id == project_id
     elif table in get_args(Made):
         condition = exists().where(maker.id == table.job_id, maker.project_id == project_id)
     else:

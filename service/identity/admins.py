@@ -70,16 +70,11 @@ def request_admission(
     now: datetime,
     project_id: str | None = None,
 ) -> Admin | Decision:
-    """Request the admission of a person as an admin.
+    """Request the admission of a person as an admin, with the introduction of their token.
 
-    Returns:
-        The request; or the new admin, if one person may admit them alone. That applies to the second admin of an
-        installation, and to the first owner of a project, named by an admin of the installation.
-
-    Args:
-        name: the person's name; no later admin can have the same name.
-        introduction: introduction of the person's token, `key_...:SHA-256`.
-        project_id: project of a new owner. None means the requesting key's project, or the installation if it has none.
+    Return the request; or the new admin, if one person may admit them alone. That applies to the second admin of an
+    installation, and to the first owner of a project, named by an admin of the installation. `project_id` is the
+    project of a new owner. None means the requesting key's project, or the installation if it has none.
     """
     asking = acting_key(session, requested_with)
     key_id, key_hash = parse_introduction(introduction)

@@ -33,18 +33,15 @@ from service.errors import Conflict, Forbidden, InvalidInput, Unauthorized, requ
 from service.identity import projects
 from service.identity.access import ROLES, Principal, Scope, find
 from service.identity.recording import Act, record
-from service.logs import get_logger
 from service.times import to_the_hour
 
 _TOKEN = re.compile(r"obs_([a-z2-7]{20})_([0-9a-f]{64})")
 _UNKNOWN = "This API key is unknown or was revoked."
 _NO_HASH = hashlib.sha256(b"no such key").hexdigest()
 SESSION_CONFIRMED = timedelta(minutes=1)  # validity of browser sessions after each confirmation by the provider
-RETRY_SECONDS = 60.0
 SESSION_SECONDS = 8 * 3600
 VIEW_NAME = "view of a project"  # of keys with which admins of the installation view a project
 SESSIONS_PER_KEY_MAX = 20  # older sessions are closed
-_TOKEN_BYTES = 32
 
 
 def create_key(
@@ -54,8 +51,7 @@ def create_key(
     scopes: Iterable[str] = (),
     role: str | None = None,
     now: datetime,
-    created_by: str | None = None,
-    admin_id: str | None = None,
+    by: Principal | None = None,
     expires_at: datetime | None = None,
     project_id: str | None = None,
 ) -> tuple[ApiKey, str]:
@@ -63,8 +59,7 @@ def create_key(
 
     Args:
         scopes: at least one, unless a role is given.
-        created_by: id of the creating key, whose scopes and expiry limit the new key; None on the service's machine.
-        admin_id: the requesting admin, who owns the new key if it has the scope admin.
+        by: the caller, whose scopes and expiry limit the new key, and whose admin owns it if it has the scope admin.
         expires_at: None for the expiry of the creating key.
         project_id: None for the project of the creating key, or the only project. If an admin of the installation
             creates a key with the scope admin and no role, None is the installation.
@@ -79,13 +74,12 @@ def create_key(
         ) from None
     if not chosen or (named and role is not None):
         raise InvalidInput(f"A key has either a role ({', '.join(ROLES)}) or scopes ({', '.join(Scope)}).")
-    asking = None if created_by is None else session.get_one(ApiKey, created_by)
-    if asking is not None:
+    if by is not None:
         for scope in chosen:
-            principal_of(asking).require(Scope(scope))
-    if Scope.ADMIN in chosen and admin_id is None:
+            by.require(Scope(scope))
+    if Scope.ADMIN in chosen and (by is None or by.admin_id is None):
         raise InvalidInput("A key with the scope admin must belong to an admin: see `obscura admins --help`.")
-    of_installation = Scope.ADMIN in chosen and role is None and (asking is None or asking.project_id is None)
+    of_installation = Scope.ADMIN in chosen and role is None and (by is None or by.project_id is None)
     if not of_installation or project_id is not None:
         project_id = projects.choose(session, project_id)
     key_id, token, digest = make_token()
@@ -94,8 +88,8 @@ def create_key(
         hash=digest,
         name=name,
         scopes=[scope.value for scope in chosen],
-        created_by=created_by,
-        admin_id=admin_id if Scope.ADMIN in chosen else None,
+        created_by=by and by.id,
+        admin_id=by.admin_id if by is not None and Scope.ADMIN in chosen else None,
         project_id=project_id,
         expires_at=expires_at,
     )
@@ -127,20 +121,16 @@ def rotate_key(
     *,
     key_id: str,
     overlap_seconds: int,
-    created_by: str,
-    admin_id: str | None,
+    by: Principal,
     now: datetime,
-    expires_at: datetime | None = None,
+    expires_at: datetime | None,
 ) -> tuple[ApiKey, str]:
     """Create a key with the name, scopes and project of an old key. The old key then expires in `overlap_seconds`.
 
-    Args:
-        created_by: id of the requesting key, whose holder receives the new token.
-        admin_id: the requesting admin.
-        expires_at: expiry of the new key, as in `create_key`.
+    The caller `by` receives the new token. `expires_at` is the expiry of the new key, as in `create_key`.
     """
     old = find(session, ApiKey, key_id, lock=True)
-    if old.admin_id is not None and old.admin_id != admin_id:
+    if old.admin_id is not None and old.admin_id != by.admin_id:
         raise Forbidden("Only the admin who owns this key can rotate it.", key_id=key_id)
     if old.person_id is not None and old.created_by is None:
         raise Conflict(
@@ -148,16 +138,8 @@ def rotate_key(
         )
     if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= now):
         raise Conflict("This key was revoked or has expired. Create another one.", key_id=key_id)
-    made = create_key(
-        session,
-        name=old.name,
-        scopes=old.scopes,
-        now=now,
-        created_by=created_by,
-        admin_id=admin_id,
-        expires_at=expires_at,
-        project_id=old.project_id,
-    )
+    facts: dict[str, Any] = {"name": old.name, "scopes": old.scopes, "project_id": old.project_id}
+    made = create_key(session, **facts, now=now, by=by, expires_at=expires_at)
     end = now + timedelta(seconds=overlap_seconds)
     old.expires_at = end if old.expires_at is None else min(old.expires_at, end)
     # Webhooks and unused invitations of the old key continue with the new key.
@@ -193,15 +175,13 @@ def claimed_id(token: str) -> str:
 
 
 def principal_of(key: ApiKey) -> Principal:
-    """Return the caller that a valid key identifies."""
     return Principal(key.id, frozenset(map(Scope, key.scopes)), key.admin_id, key.project_id, key.person_id)
 
 
 def require_confirmed(session: Session, person_id: str | None, now: datetime, *, in_browser: bool = False) -> None:
     """Raise Unauthorized unless there is no person, or the provider confirmed them recently.
 
-    Args:
-        in_browser: after a confirmation, sessions stay valid for a shorter time than keys.
+    After a confirmation, sessions (`in_browser`) stay valid for a shorter time than keys.
     """
     if person_id is None:
         return
@@ -248,7 +228,6 @@ _SESSION = (
 
 
 def find_usable(session: Session, key_id: str, *, now: datetime) -> ApiKey | None:
-    """Return a key if it is usable now, else None."""
     return session.scalar(select(ApiKey).where(ApiKey.id == key_id, is_usable(now)))
 
 
@@ -260,9 +239,8 @@ def revoke_key(
     One admin may revoke their own keys, keys of owners whom they named alone, and keys without an admin. Revoking
     another admin's keys takes two people (`admins.request_revocation`): otherwise one admin could lock out all others.
 
-    Args:
-        admin_id: the requesting admin.
-        include_created: also revoke all keys that this key created, directly or indirectly.
+    `admin_id` is the requesting admin. `include_created`: also revoke all keys that this key created, directly or
+    indirectly.
     """
     key = find(session, ApiKey, key_id)
     session.refresh(key)
@@ -314,10 +292,11 @@ def view_project(session: Session, by: Principal, project_id: str, *, now: datet
     discarded. It does not expire before the admin's key, because that would end the keys and webhooks created with it.
     """
     by.require_installation()
-    facts: dict[str, Any] = {"created_by": by.id, "admin_id": by.admin_id, "project_id": project_id, "name": VIEW_NAME}
-    key = session.scalar(select(ApiKey).where(is_usable(now)).filter_by(**facts).limit(1))
+    facts: dict[str, Any] = {"project_id": project_id, "name": VIEW_NAME}
+    own = select(ApiKey).filter_by(created_by=by.id, admin_id=by.admin_id, **facts)
+    key = session.scalar(own.where(is_usable(now)).limit(1))
     if key is None:
-        key, _token = create_key(session, scopes=[Scope.ADMIN], now=now, **facts)
+        key, _token = create_key(session, scopes=[Scope.ADMIN], now=now, by=by, **facts)
     record(session, Act.PROJECT_VIEWED, key.id, project_id=project_id)
     return key
 
@@ -331,7 +310,7 @@ def open_session(session: Session, key_id: str, *, now: datetime, return_key_id:
     open_ones = select(SignIn).where(SignIn.key_id == key_id).order_by(SignIn.created_at.desc(), SignIn.token_sha256)
     for oldest in session.scalars(open_ones.offset(SESSIONS_PER_KEY_MAX - 1)).all():
         session.delete(oldest)
-    cookie = secrets.token_hex(_TOKEN_BYTES)
+    cookie = secrets.token_hex(32)
     expires_at = now + timedelta(seconds=SESSION_SECONDS)
     row = SignIn(token_sha256=digest_token(cookie), key_id=key_id, created_at=now, expires_at=expires_at)
     row.return_key_id = return_key_id
@@ -377,12 +356,13 @@ def close_session(session: Session, cookie: str) -> None:
 
 
 def form_token(cookie: str) -> str:
-    """Return the CSRF token for a session's forms."""
     return hmac.new(cookie.encode(errors="surrogatepass"), b"form", hashlib.sha256).hexdigest()
 
 
 class KeyUses(Background):
     """Writes the hour of each key's last use, in a thread. If a write is lost, the key's next use repeats it."""
+
+    restart_seconds = 60.0
 
     def __init__(self, factory: SessionFactory) -> None:
         super().__init__("obscura-key-uses")
@@ -400,8 +380,8 @@ class KeyUses(Background):
             self._hours[key_id] = self._unwritten[key_id] = hour
         self._noted.set()
 
-    def write(self) -> bool:
-        """Write the uses noted so far; return False if that must be retried. Never replaces a later hour."""
+    def write(self) -> None:
+        """Write the uses noted so far; keep them if that fails. Never replaces a later hour."""
         with self._lock:
             hours, self._unwritten = self._unwritten, {}
         try:
@@ -410,21 +390,14 @@ class KeyUses(Background):
                     for key_id, hour in sorted(hours.items()):  # in a fixed order, to avoid deadlocks between processes
                         earlier = ApiKey.last_used_at.is_(None) | (ApiKey.last_used_at < hour)
                         session.execute(update(ApiKey).where(ApiKey.id == key_id, earlier).values(last_used_at=hour))
-        except SQLAlchemyError as error:
-            get_logger(__name__).warning("key_uses_not_written", count=len(hours), error=type(error).__name__)
+        except SQLAlchemyError:
             with self._lock:
                 self._unwritten = hours | self._unwritten
-            return False
-        return True
+            raise
 
     def _work(self) -> None:
-        while True:
-            self._noted.wait()
-            self._noted.clear()
-            if self._stopping.is_set():
-                return
-            if not self.write() and not self._stopping.wait(RETRY_SECONDS):
-                self._noted.set()
+        for _ in self._notes():
+            self.write()
 
 
 def _moment(moment: datetime) -> str:

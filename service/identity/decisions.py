@@ -71,9 +71,8 @@ def ask(
 ) -> Decision:
     """Record a request that another admin must approve. The caller must validate it first.
 
-    Args:
-        about: the name of the person, account or release, for messages.
-        terms: the columns that describe the request, and its project.
+    `about` is the name of the person, account or release, for messages. `terms` are the columns that describe the
+    request, and its project.
     """
     reason = short_reason(reason)
     same = [Decision.action == action, Decision.state == DecisionState.PENDING]
@@ -102,12 +101,7 @@ def decide(
     *,
     approved: bool,
 ) -> Decision:
-    """Approve a request and carry it out, or decline it. Requesters may only decline their own requests. Idempotent.
-
-    Args:
-        decided_with: id of an admin's key.
-        effects: the function that carries out each action.
-    """
+    """Approve a request and carry it out, or decline it. Requesters may only decline their own requests. Idempotent."""
     decision = find(session, Decision, request_id, lock=True)
     deciding = acting_key(session, decided_with)
     outcome = DecisionState.APPROVED if approved else DecisionState.DECLINED

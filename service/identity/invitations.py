@@ -38,9 +38,7 @@ def invite(
 ) -> tuple[Invitation, str]:
     """Create an invitation, with at most the permissions of the inviting admin; return it with the link's secret.
 
-    Args:
-        role: a role in a project, or `admin` for an admin of the installation.
-        project_id: None for the caller's project or the only project.
+    `role` is a role in the project `project_id` (None: the caller's or the only project), or `admin`.
     """
     if session.info.get(PEOPLE_DECIDE):
         raise Conflict("People sign in through the provider, whose groups determine their roles. Add them to a group.")

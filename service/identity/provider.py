@@ -62,8 +62,7 @@ class Provider:
     def begin(self, request: Request, target: str) -> tuple[str, str]:
         """Return the address where a browser signs in, and the cookie that the browser must send back.
 
-        Args:
-            target: the path of this site to open after the sign-in.
+        After the sign-in, the browser opens the path `target` of this site.
         """
         pending = request.scope["session"] = {"target": target}
         extra = {name: secrets.token_urlsafe(32) for name in ("state", "nonce")}
@@ -80,9 +79,7 @@ class Provider:
     def finish(self, request: Request, cookie: str) -> tuple[Claims, str, str]:
         """Return the person who has signed in, their sealed refresh token, and the path to open.
 
-        Args:
-            request: the provider's redirect back to this site.
-            cookie: from `begin`; empty if the browser sent none.
+        `request` is the provider's redirect to this site. `cookie` is from `begin`; empty if the browser sent none.
 
         Raises:
             SignInRefused: the sign-in was not started in this browser, or the provider did not confirm it.

@@ -160,16 +160,11 @@ def record(session: Session, act: Act, object_id: str, *, project_id: str | None
 
 @dataclass
 class Recorder:
-    """Writes the acts of a transaction as its last step (`service.db.session.Last`).
+    """Writes the acts of a transaction as its last step (`service.db.session.Last`)."""
 
-    Attributes:
-        required: fail the transaction if its events cannot be written; otherwise only log the failure.
-        caller: returns the caller; None for the operator on the machine.
-    """
-
-    required: bool
+    required: bool  # fail the transaction if its events cannot be written; otherwise only log the failure
     clock: Callable[[], datetime]
-    caller: Callable[[], Principal | None] = lambda: None
+    caller: Callable[[], Principal | None] = lambda: None  # None for the operator on the machine
 
     def events(self, session: Session) -> list[Event]:
         now, caller = self.clock(), self.caller()

@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 
 from anyio.to_thread import run_sync
 from sqlalchemy import delete, func, not_, select, update
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from service.background import Background
@@ -23,12 +22,10 @@ from service.db.session import SessionFactory, transaction
 from service.dependencies import calling
 from service.errors import Conflict
 from service.identity.access import Principal, find
-from service.logs import get_logger
 from service.notices import body_of, has_no_valid_creator
 from service.webhooks.sending import Answer, Outgoing, Sender, read_url
 
 WEBHOOKS_MAX = 20  # per project
-SECRET_BYTES = 32
 ROUND_SECONDS = 10.0
 WEBHOOKS_A_ROUND_MAX, OF_ONE_MAX = 40, 5  # so that a silent webhook does not delay the others
 TAKEN = timedelta(minutes=5)  # longer than a round
@@ -38,11 +35,7 @@ TEST = "test"
 
 
 def create(session: Session, by: Principal, *, url: str, private: bool, now: datetime) -> Webhook:
-    """Create a webhook, with a new secret, for the caller's project, or for the installation.
-
-    Args:
-        private: allow addresses that are not public.
-    """
+    """Create a webhook, with a new secret, for the caller's project, or for the installation."""
     read_url(url, private=private)
     of_project = Webhook.project_id.is_not_distinct_from(by.project_id)
     if (session.scalar(select(func.count(Webhook.id)).where(of_project)) or 0) >= WEBHOOKS_MAX:
@@ -51,7 +44,7 @@ def create(session: Session, by: Principal, *, url: str, private: bool, now: dat
         id=new_id("whk"),
         project_id=by.project_id,
         url=url,
-        secret=f"whsec_{b64encode(secrets.token_bytes(SECRET_BYTES)).decode('ascii')}",
+        secret=f"whsec_{b64encode(secrets.token_bytes(32)).decode('ascii')}",
         made_by=by.id,
         created_at=now,
     )
@@ -61,7 +54,6 @@ def create(session: Session, by: Principal, *, url: str, private: bool, now: dat
 
 
 def remove(session: Session, webhook_id: str) -> None:
-    """Remove a webhook and its deliveries."""
     webhook = find(session, Webhook, webhook_id, lock=True)
     session.execute(delete(Delivery).where(Delivery.webhook_id == webhook_id))
     session.delete(webhook)
@@ -87,10 +79,7 @@ class Deliveries(Background):
 
     def _work(self) -> None:
         while not self._stopping.wait(ROUND_SECONDS):
-            try:
-                deliver(self._factory, self._sender, self._clock)
-            except SQLAlchemyError as error:  # the next round retries
-                get_logger(__name__).warning("webhooks_not_delivered", error=type(error).__name__)
+            deliver(self._factory, self._sender, self._clock)
 
 
 def deliver(factory: SessionFactory, sender: Sender, clock: Callable[[], datetime]) -> int:

@@ -50,11 +50,7 @@ class AddressRefused(InvalidInput):
 def read_url(url: str, *, private: bool) -> tuple[httpx.URL, str, int]:
     """Parse a webhook's URL; return it with its host and port. Host names are checked only when they are resolved.
 
-    Args:
-        private: allow addresses that are not public, and plain HTTP.
-
-    Raises:
-        AddressRefused: the URL is malformed, or its address is not public.
+    Raise AddressRefused if the URL is malformed, or, unless `private`, if its address is not public or it has no TLS.
     """
     schemes = ("https", "http") if private else ("https",)
     refused = AddressRefused(
@@ -109,8 +105,6 @@ def is_public(address: str) -> bool:
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A request to send."""
-
     id: str
     url: str
     body: str
@@ -126,12 +120,10 @@ class Answer:
 
     @property
     def delivered(self) -> bool:
-        """Return whether the status is 2xx."""
         return self.status is not None and 200 <= self.status < 300
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """Return the addresses of a host."""
     infos = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
@@ -151,18 +143,9 @@ _machine_trust = functools.cache(httpx.create_ssl_context)  # takes tens of mill
 
 @dataclass(frozen=True)
 class Sender:
-    """Sends requests.
-
-    Attributes:
-        private: allow addresses that are not public.
-        resolve: function that returns the addresses of a host.
-        trusted: certificate authorities; None means those of the machine.
-        seconds_max: timeout of a request.
-    """
-
-    private: bool
+    private: bool  # allow addresses that are not public
     resolve: Resolve = resolve
-    trusted: ssl.SSLContext | None = None
+    trusted: ssl.SSLContext | None = None  # certificate authorities; None means those of the machine
     seconds_max: float = SECONDS_MAX
 
     def send(self, requests: Sequence[Outgoing]) -> dict[str, Answer]:

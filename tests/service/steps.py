@@ -182,7 +182,9 @@ def make_key(
 ) -> tuple[ApiKey, str]:
     chosen = list(scopes)
     if "admin" not in chosen or admin_id is not None:
-        return auth.create_key(session, name=name, scopes=chosen, now=now, admin_id=admin_id)
+        first = select(ApiKey).where(ApiKey.admin_id == admin_id).limit(1)
+        by = None if admin_id is None else auth.principal_of(session.scalars(first).one())
+        return auth.create_key(session, name=name, scopes=chosen, now=now, by=by)
     _admin, token = admins.admit_on_machine(session, name=f"{name} {new_id('x')}", now=now)
     key = session.get_one(ApiKey, f"key_{token.split('_')[1]}")
     key.scopes = sorted(set(chosen))

@@ -52,6 +52,9 @@ class Council(Steps):
         key = select(ApiKey.id).where(ApiKey.admin_id == admin_id)
         return self.read(lambda session: session.scalar(key)) or "key_x"
 
+    def caller(self, admin_id: str) -> Principal:
+        return auth.principal_of(self.row(ApiKey, self.key_of(admin_id)))
+
     def who(self, name: str) -> Principal:
         return self.read(auth.authenticate, self.tokens[name], now=self.now)
 
@@ -168,7 +171,8 @@ def test_no_request_is_approved_whose_asker_could_no_longer_ask(council, open_ac
     }
     assert set(terms) == set(DecisionAction)
     with transaction(council.factory) as session:
-        key = auth.create_key(session, name="k", scopes=["admin"], admin_id=council.first, now=council.now)[0]
+        by = council.caller(council.first)
+        key = auth.create_key(session, name="k", scopes=["admin"], by=by, now=council.now)[0]
         until = later if since == "unconfirmed" else council.now + 9 * LATER
         facts = {"issuer": "https://provider", "subject": since, "name": "Ana", "keys_until": until}
         person = Person(id="per_ana", created_at=council.now, confirmed_at=council.now, **facts)
@@ -204,7 +208,7 @@ def test_a_request_without_an_effect_here_is_not_approved(council):
 def test_another_key_of_who_approved_changes_nothing(council):
     bob = council.second()
     asked = council.approve(council.ask("carol", by=council.first), by=bob)
-    other = council.do(auth.create_key, name="other", scopes=["admin"], admin_id=bob)[0].id
+    other = council.do(auth.create_key, name="other", scopes=["admin"], by=council.caller(bob))[0].id
     again = council.decide(asked, other, council.now + LATER, approved=True)
     assert (again.decided_with, again.decided_at) == (asked.decided_with, asked.decided_at)
 

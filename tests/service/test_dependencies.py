@@ -66,7 +66,7 @@ def test_one_request_waits_for_a_slot_and_further_ones_are_refused_at_once(stora
     with held(storage, 2):
         waiting = threading.Thread(target=wait)
         waiting.start()
-        wait_until(lambda: storage._waiting == 1)
+        wait_until(lambda: storage._queued == 1)
         with pytest.raises(external.DependencyBusy, match="maximum number of requests"):
             storage.enter()
         assert not entered.is_set()
@@ -150,7 +150,7 @@ def test_outside_of_web_requests_nothing_is_limited(storage):
 
 def test_together_they_leave_threads_to_other_requests():
     made = external.Dependencies()
-    held_by_waiting = [each._slots + each._waiting_max for each in (made.storage, made.provider)]
+    held_by_waiting = [each.slots + each.waiting for each in (made.storage, made.provider)]
     assert sum(held_by_waiting) + 8 < 40  # uploads hold up to 8, and anyio has 40
 
 

@@ -41,12 +41,7 @@ class House(Steps):
         return self.do(invitations.accept, secret, name=name, **facts)
 
     def owner(self, project_id: str) -> Principal:
-        facts = {
-            "role": "owner",
-            "project_id": project_id,
-            "created_by": self.first.id,
-            "admin_id": self.first.admin_id,
-        }
+        facts = {"role": "owner", "project_id": project_id, "by": self.first}
         return principal_of(self.do(auth.create_key, name="owner", now=self.now, **facts)[0])
 
 
@@ -103,7 +98,7 @@ def test_a_members_key_ends_with_the_inviters(house):
 
 def test_a_rotated_key_keeps_its_unused_links(house):
     _, secret = house.invite("analyst")
-    facts = {"created_by": house.first.id, "admin_id": house.first.admin_id, "overlap_seconds": 0}
+    facts = {"by": house.first, "overlap_seconds": 0, "expires_at": None}
     new, _ = house.do(auth.rotate_key, key_id=house.first.id, **facts)
     house.now += timedelta(days=1)
     assert house.row(ApiKey, house.accept(secret)[0].key_id).created_by == new.id

@@ -133,9 +133,7 @@ def create_key(service: Running, response: Response, admin: Admin, body: wire.Ke
     A key with the scope `admin` is another key of yours: it approves as you, never as a second person.
     """
     with transaction(service.factory) as session:
-        key, token = auth.create_key(
-            session, **body.model_dump(), created_by=admin.id, admin_id=admin.admin_id, now=service.clock()
-        )
+        key, token = auth.create_key(session, **body.model_dump(), by=admin, now=service.clock())
         record = wire.NewKeyRecord(**dict(views.keys(session, [key])[0]), token=token)
     response.headers.update({"Location": f"/v1/keys/{record.id}", "Cache-Control": "no-store"})
     return record
@@ -223,8 +221,7 @@ def rotate_key(
     a revoked or expired key. Only this response contains the token.
     """
     with transaction(service.factory) as session:
-        wish = {"key_id": key_id, **body.model_dump()}
-        key, token = auth.rotate_key(session, **wish, created_by=admin.id, admin_id=admin.admin_id, now=service.clock())
+        key, token = auth.rotate_key(session, key_id=key_id, **body.model_dump(), by=admin, now=service.clock())
         record = wire.NewKeyRecord(**dict(views.keys(session, [key])[0]), token=token)
     response.headers.update({"Location": f"/v1/keys/{record.id}", "Cache-Control": "no-store"})
     return record

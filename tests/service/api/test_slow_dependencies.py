@@ -112,8 +112,8 @@ def test_while_the_storage_hangs_others_are_answered(own_settings: OwnSettings, 
         watched.most = 0
         watched.gate.clear()
         with crowding(served, "GET", f"/v1/releases/{release_id}/report.html") as answers:
-            wait_until(lambda: len(refused(answers)) >= CROWD - storage._slots, "the crowd was not refused")
-            assert len(storage._calls) == watched.most == storage._slots
+            wait_until(lambda: len(refused(answers)) >= CROWD - storage.slots, "the crowd was not refused")
+            assert len(storage._calls) == watched.most == storage.slots
             assert served.read("accounts")["items"]  # although the storage hangs still
             wait_until(lambda: served.read("health/ready", scope=None)["unavailable"] == ["storage"], "it is not said")
             answer = served.client().get(f"/v1/releases/{release_id}/report.html")  # at once, as the breaker is open
@@ -159,7 +159,7 @@ def test_while_the_provider_hangs_others_are_answered(
         provider = served.app.state.service.dependencies.provider
         with crowding(served, "GET", "/login/provider", scope=None) as answers:
             wait_until(lambda: len(answers) >= CROWD // 2, "the crowd was not refused")
-            assert len(provider._calls) <= provider._slots
+            assert len(provider._calls) <= provider.slots
             assert served.read("jobs")["items"] == []
         assert len(refused(answers)) == CROWD
         assert served.read("health/ready", scope=None)["unavailable"] == ["sign-in provider"]

@@ -18,7 +18,7 @@ from service.db.job_tables import Job
 from service.db.ledger_tables import Account
 from service.db.session import transaction
 from service.identity.admins import introduce
-from service.identity.auth import create_key
+from service.identity.auth import create_key, principal_of
 from service.times import to_the_hour
 from tests.service.dashboard.conftest import ORIGIN, assert_shown, forms_of, submit, token_of
 
@@ -57,7 +57,7 @@ def test_admins_see_who_made_a_key_when_it_was_used_and_when_it_ends(site):
     with transaction(site.factory) as session:
         mine = session.scalars(select(ApiKey)).one()
         end = {"expires_at": site.now + timedelta(days=30)}
-        made = create_key(session, name="nightly <b>", scopes=["read"], created_by=mine.id, now=site.now, **end)[0]
+        made = create_key(session, name="nightly <b>", scopes=["read"], by=principal_of(mine), now=site.now, **end)[0]
         made.last_used_at = to_the_hour(site.now)
         old = create_key(session, name="old", scopes=["data"], now=site.now, expires_at=site.now + timedelta(minutes=1))
         old[0].created_at = site.now - timedelta(days=1)

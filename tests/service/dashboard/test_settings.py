@@ -11,7 +11,7 @@ import pytest
 
 from service.db.access_tables import DEFAULT_PROJECT, Admin, ApiKey, AuditEvent, Project
 from service.identity import projects
-from service.identity.auth import VIEW_NAME, create_key
+from service.identity.auth import VIEW_NAME, create_key, principal_of
 from service.ledger import limits
 from service.webhooks.delivering import deliver
 from service.webhooks.sending import Sender
@@ -210,7 +210,7 @@ def test_only_a_session_that_views_a_project_returns_to_the_installation(site, s
     """An owner's key that the admin has handed out opens no session of the installation."""
     admin = site.signed_in("admin")
     (row,) = site.rows(ApiKey)
-    facts = {"created_by": row.id, "admin_id": row.admin_id, "project_id": DEFAULT_PROJECT, "now": site.now}
+    facts = {"by": principal_of(row), "project_id": DEFAULT_PROJECT, "now": site.now}
     owner, analyst = site.client(), site.signed_in("train", "read")
     assert (
         owner.post("/login", data={"key": site.do(create_key, name="o", role="owner", **facts)[1]}).status_code == 303

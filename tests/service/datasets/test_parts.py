@@ -132,7 +132,7 @@ class Declared:
     def __init__(self, settings: Any, world: Any, factory: Any) -> None:
         self.factory, self.context, self.settings = factory, world.context, settings
         with transaction(factory) as session:
-            self.key_id = create_key(session, name="k", scopes=["data"], created_by=None, now=datetime.now(UTC))[0].id
+            self.key_id = create_key(session, name="k", scopes=["data"], now=datetime.now(UTC))[0].id
         self.uploader = Uploader(settings, self.key_id)
         self.secret = self.uploader.begin()
 

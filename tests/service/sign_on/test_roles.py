@@ -58,7 +58,7 @@ def signs_in(
 
 
 def made_by(session: Session, key: ApiKey, scope: str, now: datetime) -> ApiKey:
-    asked = {"created_by": key.id, "admin_id": key.admin_id, "project_id": key.project_id}
+    asked = {"by": auth.principal_of(key), "project_id": key.project_id}
     return auth.create_key(session, name="made", scopes=[scope], now=now, **asked)[0]
 
 

@@ -246,8 +246,8 @@ def test_a_webhook_ends_with_the_key_that_made_it(told, how):
 def test_a_webhook_goes_over_to_the_key_that_takes_the_place_of_its_own(told):
     key = told.key("machine")
     told.hook(key=key)
-    owner = told.read(decisions.acting_key, key).admin_id
-    follower, _ = told.do(auth.rotate_key, key_id=key, overlap_seconds=60, created_by=key, admin_id=owner)
+    by = auth.principal_of(told.read(decisions.acting_key, key))
+    follower, _ = told.do(auth.rotate_key, key_id=key, overlap_seconds=60, by=by, expires_at=None)
     told.now += timedelta(days=1)
     told.end_a_job()
     assert len(told.deliver()) == 1
