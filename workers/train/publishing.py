@@ -141,11 +141,11 @@ def _show_generator(
     images, labels = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
     by_class = np.argsort(labels[:least], kind="stable")
     release_id, sign = release_id_of(training.job.id), context.signing_key().sign
-    sheet = report.draw_grid(images[:least][by_class].transpose(0, 3, 1, 2) / 255.0, classes, release_id)
-    (directory / GRID_FILE).write_bytes(sheet)  # of images (n, c, h, w)
-    (directory / TILES_FILE).write_bytes(report.draw_tiles(images[: report.TILES**2], release_id))
-    stored = slice(min(drawn, max(least, _STORED_MAX)))
     file = SampleFile(SampleFormat.IMAGEFOLDER, release["name"], card, release_id, sign)
+    sheet = report.draw_grid(images[:least][by_class].transpose(0, 3, 1, 2) / 255.0, classes, file.encode)
+    (directory / GRID_FILE).write_bytes(sheet)  # of images (n, c, h, w)
+    (directory / TILES_FILE).write_bytes(report.draw_tiles(images[: report.TILES**2], file.encode))
+    stored = slice(min(drawn, max(least, _STORED_MAX)))
     request = replace(request, count=len(images[stored]))
     pack(directory / IMAGES_FILE, iter([(images[stored], labels[stored])]), request, file)
     on_gpu = context.device.type == "cuda"
@@ -157,7 +157,8 @@ def _show_generator(
         "attempts": str(training.job.attempt),
         "plan (SHA-256)": body_hash(training.job.plan),
     }
-    report.write_report(directory, card=card, release=release, images=images, labels=labels, technical=technical)
+    facts = {"card": card, "release": release, "technical": technical}
+    report.write_report(directory, **facts, images=images, labels=labels, encode=file.encode)
 
 
 def _incomplete(training: Training, ran: Mapping[str, Event], reason: str) -> dict[str, Any] | None:
