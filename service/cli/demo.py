@@ -220,7 +220,7 @@ def _row(plan: PlanRecord, release: Release, seconds: float) -> dict[str, Any]:
 
 def _show(output: Output, summary: dict[str, Any], out: Path) -> None:
     measured = {show_words(name): summary["accuracy"].get(name) for name in METHODS}
-    accuracies = {name: "-" if value is None else show_percent(value, up=False) for name, value in measured.items()}
+    accuracies = {name: "-" if value is None else show_percent(value) for name, value in measured.items()}
     title = f"accuracy on public test images of {summary['dataset']}, after training on images of {TEACHERS}"
     output.record(accuracies, title)
     output.rows(summary["runs"], tuple(summary["runs"][0]), "runs")

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from obscura.cli.connection import Json
 from obscura.cli.console import CliError, Exit, Output, reporting
@@ -178,7 +179,7 @@ def public_key(context: typer.Context, as_json: Json = False) -> None:
 
     with reporting(as_json) as output:
         try:
-            key = signing.open_signing_key(Settings.at(context.obj.folder).ledger_key_path)
+            key = signing.open_signing_key(settings_at(context.obj.folder).ledger_key_path)
         except (signing.SigningKeyUnusable, OSError) as error:
             raise CliError(str(error), Exit.USAGE) from error
         if as_json:
@@ -246,7 +247,8 @@ def restore(
     from service.ledger import stops
 
     logs.configure_logging("CRITICAL")  # findings are in the result of the command
-    settings = Settings.at(context.obj.folder)
+    with reporting(as_json):
+        settings = settings_at(context.obj.folder)
     with reporting(as_json), explained(settings, Exit.USAGE):
         restored = restoring.restore(settings, folder, keep_files=keep_files, now=datetime.now(UTC))
     with open_database(context, as_json) as (settings, factory, output):
@@ -272,6 +274,16 @@ def restore(
         raise typer.Exit(1)
 
 
+def settings_at(folder: Path, **given: Any) -> Settings:
+    """Read the settings for a data folder; raise CliError if one is invalid."""
+    try:
+        return Settings.at(folder, **given)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        name = "_".join(map(str, ("OBSCURA", *first["loc"]))).upper() if first["loc"] else "OBSCURA_*"
+        raise CliError(f"The setting {name} is invalid: {first['msg']}.", Exit.USAGE) from error
+
+
 @contextmanager
 def open_database(context: typer.Context, as_json: bool) -> Iterator[tuple[Settings, SessionFactory, Output]]:
     """Open the database of the settings, and record acts in the audit log. Every failure is exit code 2."""
@@ -282,7 +294,7 @@ def open_database(context: typer.Context, as_json: bool) -> Iterator[tuple[Setti
 
     logs.configure_logging("CRITICAL")  # findings are in the result of the command
     with reporting(as_json) as output:
-        settings = Settings.at(context.obj.folder)
+        settings = settings_at(context.obj.folder)
         file = sqlite_file(settings.database_url)
         if file is not None and not file.is_file():
             raise CliError(f"There is no database at {file}: check --data-dir.", Exit.USAGE)
