@@ -76,7 +76,7 @@ def prepare(
         counts[names.get(label, label)] += count
     remarks = tuple(notes(found, source, subjects=subjects))
 
-    converts = chosen.size is not None or chosen.grey or chosen.rename_classes is not None
+    converts = chosen.size is not None or chosen.grey is not None or chosen.rename_classes is not None
     renumbers = chosen.join_subjects or chosen.subjects_key is not None
     unchanged = None if converts or renumbers or source.package is None else source.package()
     if unchanged is not None and fits(unchanged.width, unchanged.height):

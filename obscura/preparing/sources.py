@@ -61,6 +61,7 @@ class Source:
         package: Returns an upload of the unchanged files, if the service can read this layout.
         shape: (height, width, channels) of arrays, which the format defines independently of any record; None if each
             image is a file of its own size.
+        grey: True if the images of this layout are usually grey, so that grey is the fixed default.
         folders: True if labels are folder names, which may denote something other than classes.
         owned: Noun phrase for the source of the subject ids, such as "The column 'subject' of labels.csv"; or None.
         grouped: Sentence about signs that several images belong to one person, or "".
@@ -71,6 +72,7 @@ class Source:
     classes: tuple[str, ...] | None = None
     package: Callable[[], Package] | None = None
     shape: tuple[int, int, int] | None = None
+    grey: bool = False
     folders: bool = False
     owned: str | None = None
     grouped: str = ""

@@ -64,7 +64,11 @@ def find_tree(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source 
         )
     title = f"{note}, DICOM" if note else "DICOM"
     owned = f"The tag {choices.subject_tag}" if subjects else None
-    return Source(title, lambda tally: _walk(tree, base, _Reader(choices, subjects, tally)), folders=named, owned=owned)
+
+    def walk(tally: Tally) -> Iterator[Record]:
+        return _walk(tree, base, _Reader(choices, subjects, tally))
+
+    return Source(title, walk, grey=True, folders=named, owned=owned)
 
 
 def is_in(tree: Tree) -> bool:
@@ -93,7 +97,7 @@ def with_owners(source: Source, choices: Choices, *, subjects: bool | None) -> S
             else:
                 yield replace(record, read=lambda content=content: content)  # type: ignore[misc]
 
-    return replace(source, walk=walk, owned=owned)
+    return replace(source, walk=walk, grey=True, owned=owned)
 
 
 def _walk(tree: Tree, base: str, reader: _Reader) -> Iterator[Record]:

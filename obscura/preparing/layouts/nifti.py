@@ -158,7 +158,7 @@ def find_tree(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source 
         tally.lost += [name for name in others if name not in used]
 
     owned = "The paths of the volumes" if subjects else None
-    return Source(f"{note + ', ' if note else ''}NIfTI, {axis} slices", walk, folders=True, owned=owned)
+    return Source(f"{note + ', ' if note else ''}NIfTI, {axis} slices", walk, grey=True, folders=True, owned=owned)
 
 
 def _is_nifti(path: str) -> bool:
