@@ -40,6 +40,19 @@ class Commands(TyperGroup):
         _simplify(self)
         return super().make_context(*arguments, **settings)
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command. An unknown option that is an option of `obscura` itself is explained."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:  # click's NoSuchOption, which newer versions of typer contain
+            option = next((each for each in self.params if getattr(error, "option_name", "") in each.opts), None)
+            if option is not None:
+                value = "" if getattr(option, "is_flag", False) else f" {option.name.removeprefix('data_')}".upper()
+                before = f"obscura {option.opts[0]}{value} {ctx.invoked_subcommand} ..."
+                error.message = f"{option.opts[0]} goes before the command: {before}"  # type: ignore[attr-defined]
+                error.possibilities = None  # type: ignore[attr-defined]
+            raise
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command; raise MissingExtra if it needs a server that is not installed."""
         command = super().get_command(ctx, cmd_name)

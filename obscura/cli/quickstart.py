@@ -23,7 +23,7 @@ from obscura.cli.jobs import IMAGE, TRY_FIRST, ClassShares, follow, try_first
 from obscura.client import Account, Client, ConnectionFailed, Dataset, JobFailed, Release, Sample
 from obscura.client.contents import require_room
 from obscura.client.datasets import default_name, require_statements
-from obscura.client.local_service import LocalService
+from obscura.client.local_service import LocalService, running_at
 from obscura.client.progress import preparation_progress
 from obscura.errors import some
 from obscura.preparing import Choices, Package, prepare
@@ -116,7 +116,8 @@ class Onboarding:
             f"{UNIT_WORDS[account.unit]}. {odds}"
         )
         summary, example = plan.expectation.summary, plan.expectation.example
-        images = [] if example is None else [f"An example of this detail: {self.client.transport.base_url}{example}"]
+        ends = "" if self.later == self.program else ", until this command ends"
+        images = [f"An example of this detail{ends}: {self.client.transport.base_url}{example}"] if example else []
         for note in dict.fromkeys((*summary, *images, *plan.notes)):
             self.output.notice(note)
         if account.unit == "record":
@@ -232,8 +233,9 @@ def quickstart(
             package = prepare(folder, Choices(**push_options), subjects=by_subject, on_image=watch.on_image)
         package.require_within(at_most, subjects_at_most)
         elsewhere = target.url is not None or target.profile is not None
+        lasting = elsewhere or running_at(target.folder) is not None  # the service outlives this command
         client = stack.enter_context(_service(target, output, elsewhere=elsewhere))
-        later = "obscura" if elsewhere else "obscura up, and in a second terminal: obscura"
+        later = "obscura" if lasting else "obscura up, and in a second terminal: obscura"
         options = {} if class_fractions is None else {"class_fractions": class_fractions}
         walk = Onboarding(client, output, folder, package, in_flags(push_options), later=later, options=options)
         account = walk.account(limit, usual_delta(at_most))

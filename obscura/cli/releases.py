@@ -68,7 +68,7 @@ def compare(
     compared = []
     for release in map(client.releases.get, names):
         options: dict[str, Any] = {}
-        with suppress(AuthError, NotFoundError):  # another department's job
+        with suppress(AuthError, NotFoundError):  # another project's job
             options = client.jobs.get(release.job_id).options
         compared.append(release.model_dump(mode="json") | {"options": options})
     chosen = [each["options"] for each in compared]
@@ -121,16 +121,16 @@ def save_grid(client: Client, release: NamedRelease, out: Out = Path("grid.png")
 def share_release(
     client: Client,
     release: NamedRelease,
-    other: Annotated[str, typer.Option("--with", metavar="PROJECT", help="Project id of the other department.")],
+    other: Annotated[str, typer.Option("--with", metavar="PROJECT", help="Id of the other project.")],
     reason: Reason,
 ) -> Shown:
-    """Request that another department can see a release. Another owner, or an installation admin, must approve."""
+    """Request that another project can see a release. Another owner, or an installation admin, must approve."""
     return client.releases.get(release).share(other, reason=reason)
 
 
 @command(releases, "publish", "request", hint=APPROVE)
 def publish_release(client: Client, release: NamedRelease, reason: Reason) -> Shown:
-    """Request that all departments, present and future, can see a release. Another owner, or an admin, must approve."""
+    """Request that all projects, present and future, can see a release. Another owner, or an admin, must approve."""
     return client.releases.get(release).share(None, reason=reason)
 
 
@@ -138,9 +138,9 @@ def publish_release(client: Client, release: NamedRelease, reason: Reason) -> Sh
 def unshare_release(
     client: Client,
     release: NamedRelease,
-    other: Annotated[str | None, typer.Option("--with", metavar="PROJECT", help="Department id; default: all.")] = None,
+    other: Annotated[str | None, typer.Option("--with", metavar="PROJECT", help="Id; default: all.")] = None,
 ) -> Shown:
-    """Stop sharing a release with one department, or with all, at once.
+    """Stop sharing a release with one project, or with all, at once.
 
     Copies that others have generated or downloaded remain with them.
     """
@@ -285,7 +285,7 @@ def _which(client: Client, release: Release, classes: str | None, proportions: s
         return {"proportions": AS_STATED}
     try:
         names = client.datasets.get(release.dataset_id).classes
-    except (AuthError, NotFoundError):  # the dataset belongs to another department: the service validates the names
+    except (AuthError, NotFoundError):  # the dataset belongs to another project: the service validates the names
         names = [pair.partition("=")[0].strip() for pair in proportions.split(",") if "=" in pair]
         if not names:
             raise CliError(
