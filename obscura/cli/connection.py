@@ -76,7 +76,6 @@ class Target:
 
     @property
     def is_foreign(self) -> bool:
-        """Return whether the default data folder belongs to another user."""
         return not self.names_folder and self.data_dir.exists() and not is_own(self.data_dir)
 
     @property
@@ -265,7 +264,6 @@ def with_parameters(
 def command(
     group: typer.Typer, name: str, title: str, columns: Sequence[str] = (), hint: str = ""
 ) -> Callable[[Callable[..., Shown]], Callable[..., None]]:
-    """Add a command to a group; see `shown`."""
     return lambda function: group.command(name)(shown(title, columns, hint)(function))
 
 

@@ -56,8 +56,8 @@ def with_push_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def in_flags(options: Mapping[str, Any]) -> str:
     """Format options as flags, each preceded by a space."""
-    options = {"colour" if name == "grey" and value is False else name: value for name, value in options.items()}
-    options |= {"colour": True} if "colour" in options else {}
+    if options.get("grey") is False:
+        options = {**options, "grey": None, "colour": True}
     present = [(f"--{name.replace('_', '-')}", value) for name, value in options.items() if value not in (None, False)]
     return "".join(f" {flag}" if value is True else f" {flag} {shlex.quote(str(value))}" for flag, value in present)
 

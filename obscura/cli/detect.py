@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Annotated, Any, get_args
 
@@ -37,24 +36,6 @@ _TEXTS: dict[Verdict, str] = {
 _Marks = Iterator[tuple[Verdict, str | None, str | None, str]]  # verdict, release, key, name of the image
 
 
-@dataclass
-class _Group:
-    """The images of one file or folder with the same verdict."""
-
-    count: int = 0
-    releases: set[str] = field(default_factory=set)
-    keys: set[str] = field(default_factory=set)
-    names: list[str] = field(default_factory=list)  # the first
-
-    def add(self, release: str | None, key: str | None, name: str) -> None:
-        self.count += 1
-        for found, one in ((self.releases, release), (self.keys, key)):
-            if one and len(found) < _SHOWN_MAX:
-                found.add(one)
-        if len(self.names) < _SHOWN_MAX:
-            self.names.append(name)
-
-
 def detect(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Images, downloads or folders.")],
     key: Annotated[
@@ -71,25 +52,26 @@ def detect(
     with reporting(as_json) as output:
         key_id, results = None if key is None else _fingerprint(key), []
         for path in files:
-            groups: defaultdict[Verdict, _Group] = defaultdict(_Group)
+            found: defaultdict[Verdict, list[tuple[str | None, str | None, str]]] = defaultdict(list)
             for verdict, release, signer, name in _marks(path, key_id):
-                groups[verdict].add(release, signer, name)
-            ordered = sorted(groups.items(), key=lambda item: get_args(Verdict).index(item[0]))
-            genuine = [group for verdict, group in ordered if verdict != "invalid"]
+                found[verdict].append((release, signer, name))
+            ordered = sorted(found, key=get_args(Verdict).index)
+            genuine = [facts for verdict in ordered if verdict != "invalid" for facts in found[verdict]]
             result = {
                 "file": str(path),
-                "verdict": ordered[-1][0] if ordered else "no_statement",
-                "images": {verdict: group.count for verdict, group in ordered},
-                "releases": sorted(set().union(*(group.releases for group in genuine))),
-                "keys": sorted(set().union(*(group.keys for group in genuine))),
-                "names": {verdict: group.names for verdict, group in ordered if verdict != "valid"},
+                "verdict": ordered[-1] if ordered else "no_statement",
+                "images": {verdict: len(found[verdict]) for verdict in ordered},
+                "releases": _distinct(release for release, _, _ in genuine),
+                "keys": _distinct(signer for _, signer, _ in genuine),
+                "names": {each: [name for *_, name in found[each][:_SHOWN_MAX]] for each in ordered if each != "valid"},
             }
             results.append(result)
-            total = sum(group.count for group in groups.values())
-            for verdict, group in ordered:
-                named = "" if verdict in ("valid", "unknown_key") else f" ({some(group.names, group.count)})"
-                share = f"{group.count:,} of {total:,} images{named}. " if len(ordered) > 1 else ""
-                text = _TEXTS[verdict].format(releases=some(sorted(group.releases)), keys=some(sorted(group.keys)))
+            total = sum(map(len, found.values()))
+            for verdict in ordered:
+                releases, keys, names = zip(*found[verdict], strict=True)
+                named = "" if verdict in ("valid", "unknown_key") else f" ({some(names)})"
+                share = f"{len(names):,} of {total:,} images{named}. " if len(ordered) > 1 else ""
+                text = _TEXTS[verdict].format(releases=some(_distinct(releases)), keys=some(_distinct(keys)))
                 output.text(f"{path}: {share}{text}")
             if not ordered:
                 output.text(f"{path}: No images.")
@@ -97,6 +79,10 @@ def detect(
             output.rows(results, (), "detect")
     verdicts = {result["verdict"] for result in results}
     raise typer.Exit(Exit.USAGE if "unreadable" in verdicts else Exit.OK if verdicts == {"valid"} else Exit.OTHER)
+
+
+def _distinct(names: Iterable[str | None]) -> list[str]:
+    return sorted({name for name in names if name})[:_SHOWN_MAX]
 
 
 def _fingerprint(key: str) -> str:
@@ -114,7 +100,6 @@ def _fingerprint(key: str) -> str:
 
 
 def _marks(path: Path, key_id: str | None) -> _Marks:
-    """Yield the verdict, release, key and name of each image below a path. Reads one at a time, within limits."""
     try:
         tree = FolderTree(path) if path.is_dir() else open_archive(path)
         if tree is not None:

@@ -37,8 +37,6 @@ LIMIT = 3.0  # epsilon, of a new account
 
 @dataclass(frozen=True)
 class Onboarding:
-    """Prepared images and the service to send them to."""
-
     client: Client
     output: Output
     folder: Path  # the images, as named by their owner
@@ -51,16 +49,13 @@ class Onboarding:
 
     @property
     def stated(self) -> str:
-        """Return the stated class fractions as a flag."""
         return in_flags({"class_fractions": self.options.get("class_fractions")})
 
     def say(self, what: str, command: str) -> None:
-        """Announce a step and the command that runs that step alone."""
         self.output.notice(f"\n{what}:\n  $ {self.program} {command}")
 
     @contextmanager
     def step(self, to_go_on: str) -> Iterator[None]:
-        """Explain how to continue if the block fails or is interrupted."""
         try:
             yield
         except BaseException:
@@ -140,7 +135,6 @@ class Onboarding:
             return self.client.datasets.send(dataset, self.package, watch.on_bytes)
 
     def train(self, dataset: Dataset, epsilon: float) -> Release:
-        """Start the training, which spends the budget, and wait for the release."""
         command = f"train {quoted(dataset.name)} --recipe {self.recipe} --epsilon {epsilon:g}{self.stated} --wait"
         self.say("Training, which spends the budget", command)
         with self.step(f"{self.later} {command}"):

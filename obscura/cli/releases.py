@@ -117,21 +117,18 @@ def save_grid(client: Client, release: NamedRelease, out: Out = Path("grid.png")
     return {"path": str(client.releases.get(release).save_grid(out))}
 
 
-@command(releases, "share", "request", hint=APPROVE)
-def share_release(
-    client: Client,
-    release: NamedRelease,
-    other: Annotated[str, typer.Option("--with", metavar="PROJECT", help="Id of the other project.")],
-    reason: Reason,
-) -> Shown:
-    """Request that another project can see a release. Another owner, or an installation admin, must approve."""
-    return client.releases.get(release).share(other, reason=reason)
-
-
-@command(releases, "publish", "request", hint=APPROVE)
-def publish_release(client: Client, release: NamedRelease, reason: Reason) -> Shown:
-    """Request that all projects, present and future, can see a release. Another owner, or an admin, must approve."""
-    return client.releases.get(release).share(None, reason=reason)
+add_command(
+    releases, "share", "request", "releases.share",
+    "Request that another project can see a release. Another owner, or an installation admin, must approve.",
+    hint=APPROVE, release=NamedRelease,
+    project_id=Annotated[str, typer.Option("--with", metavar="PROJECT", help="Id of the other project.")],
+    reason=Reason,
+)  # fmt: skip
+add_command(
+    releases, "publish", "request", "releases.share",
+    "Request that all projects, present and future, can see a release. Another owner, or an admin, must approve.",
+    hint=APPROVE, release=NamedRelease, reason=Reason,
+)  # fmt: skip
 
 
 @command(releases, "unshare", "share")
@@ -276,7 +273,6 @@ def _finished(output: Output, drawn: Sample) -> Sample:
 
 
 def _which(client: Client, release: Release, classes: str | None, proportions: str | None) -> dict[str, Any]:
-    """Return the classes to generate and their ratios, as arguments of `Release.sample`."""
     if proportions is None:
         return {"classes": classes.split(",") if classes else None}
     if classes is not None:

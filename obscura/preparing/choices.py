@@ -183,7 +183,6 @@ class Choices(BaseModel, extra="forbid", frozen=True):
 
     @property
     def scale(self) -> Scale:
-        """Return the range of black and white that `depth` or `window` states."""
         return read_scale(self.depth, self.window)
 
     @field_validator("classes", mode="before")

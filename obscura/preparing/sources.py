@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Any, NoReturn
 
 import numpy as np
@@ -17,6 +18,7 @@ from obscura.wire.uploads import SubjectId
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]  # (h, w) or (h, w, 3)
 Content = bytes | Pixels | Numbers
+OTHER = "other file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,11 @@ class Tally:
     suffixes: set[str] = field(default_factory=set)
     notes: Counter[str] = field(default_factory=Counter)
     lost: list[str] = field(default_factory=list)
+
+    def leave_out(self, path: str) -> None:
+        """Count a file that is not an image."""
+        self.left_out[OTHER] += 1
+        self.suffixes.add(PurePosixPath(path).suffix.lower() or path.rpartition("/")[2])
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,8 @@ from obscura.preparing.choices import SIDE_USUAL, Choices, fits
 from obscura.preparing.depth import Depths, Numbers
 from obscura.preparing.images import Look, look
 from obscura.preparing.package import Package
-from obscura.preparing.sources import Record, Source, Tally
+from obscura.preparing.sources import OTHER, Record, Source, Tally
 from obscura.preparing.subjects import OPEN_BY_SUBJECT, require_plain_ids, require_told_apart, subject_key
-from obscura.preparing.trees import OTHER
 from obscura.stopping import go_on
 from obscura.wire.meanings import persons_in_file_names
 from obscura.wire.texts import RULE, is_name
@@ -99,7 +98,6 @@ class Survey:
 
 
 def survey(source: Source, choices: Choices, tally: Tally, on_image: OnImage) -> Survey:
-    """Survey every image, one at a time; raise if the owner must decide something about them."""
     width, height = choices.size or (SIDE_USUAL, SIDE_USUAL)
     if choices.size is None and source.shape is not None and fits(source.shape[1], source.shape[0]):
         height, width = source.shape[:2]

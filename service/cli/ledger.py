@@ -67,20 +67,17 @@ def verify(
         del document["heads"], document["findings"]
         losses = inspection.find_losses(settings, factory, receipt or ()) if locked else {}
         missing = [vars(loss) for loss in losses.values()]
-        if as_json:
-            found = [vars(finding) for finding in report.findings]
-            output.record({**document, "findings": found, "missing": missing}, "ledger")
-        else:
-            output.record(document, "ledger")
-            for finding in report.findings:
-                output.text(f"{finding.code.value}: {finding.message}")
-            for loss in missing:
-                epsilon = "unknown" if loss["epsilon"] is None else f"{loss['epsilon']:.3g}"
-                counts = ", ".join(f"{len(loss[name])} {noun}" for name, noun in PROOFS.items() if loss[name])
-                output.text(
-                    f"missing in account {loss['account_id']}: {loss['missing_nano']} nano-units, epsilon {epsilon}"
-                    f"{f' ({counts})' if counts else ''}. Record it: obscura ledger accept {loss['account_id']}"
-                )
+        lists = {"findings": [vars(finding) for finding in report.findings], "missing": missing}
+        output.record(document | lists if as_json else document, "ledger")
+        for finding in report.findings:
+            output.text(f"{finding.code.value}: {finding.message}")
+        for loss in missing:
+            epsilon = "unknown" if loss["epsilon"] is None else f"{loss['epsilon']:.3g}"
+            counts = ", ".join(f"{len(loss[name])} {noun}" for name, noun in PROOFS.items() if loss[name])
+            output.text(
+                f"missing in account {loss['account_id']}: {loss['missing_nano']} nano-units, epsilon {epsilon}"
+                f"{f' ({counts})' if counts else ''}. Record it: obscura ledger accept {loss['account_id']}"
+            )
     if not report.clean or locked:
         raise typer.Exit(1)
 
@@ -275,7 +272,6 @@ def restore(
 
 
 def settings_at(folder: Path, **given: Any) -> Settings:
-    """Read the settings for a data folder; raise CliError if one is invalid."""
     try:
         return Settings.at(folder, **given)
     except ValidationError as error:

@@ -103,7 +103,6 @@ def restore(
 
 
 def look_around(folder: Path) -> Iterator[Finding]:
-    """Check data folder, database, storage and supervisor."""
     settings = settings_at(folder)
     if not settings.data_dir.is_dir():
         yield Finding("data folder", "missing", f"{settings.data_dir} does not exist; a service creates it: obscura up")

@@ -75,7 +75,7 @@ def test_dicom_images_are_declared_in_grey_unless_the_owner_states_or_must_choos
     with pytest.raises(ChoiceNeeded, match="1 of 5 images are in colour, or are not in DICOM files") as asked:
         prepare(folder / "scans", subjects=None)
     assert asked.value.flags == ("--colour",)
-    assert prepare(folder / "scans", Choices(grey=True), subjects=None).channels == 1
+    assert prepare(folder / "scans", Choices(grey=True, depth=12), subjects=None).channels == 1
 
 
 @pytest.mark.filterwarnings("ignore")  # of pydicom, about its damaged files
