@@ -86,7 +86,7 @@ def run_scans(place: Path) -> str:
     write_scans(place / "scans")
     shown = ""
     for bounds in (("--at-most", "6000"), ("--at-most", "6000", "--subjects-at-most", "2000")):
-        words = ("quickstart", "scans", "--grey", *bounds, "--yes")
+        words = ("quickstart", "scans", *bounds, "--yes")
         output = run(place, "-P", "-m", "obscura.cli", *words, stops=len(bounds) == 2)
         shown += f"$ obscura {' '.join(words)}\n{output}"
     return shown

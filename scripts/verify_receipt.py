@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Check the receipt of a release offline: `verify_receipt.py RECEIPT --key FINGERPRINT|PEM_FILE [--artifact FOLDER]`.
+"""Check the receipt of a release offline: `verify_receipt.py RECEIPT --key FINGERPRINT|PEM_FILE [--artifact PATH]`.
 
 It needs only the standard library and `cryptography`, and no code of the service. Pin the key: get the fingerprint
 (SHA-256 of the public key) from the operator once, separately from the receipt.
 
-Exit codes: 0 the receipt is genuine (and the folder is its artifact), 1 it is not genuine, 2 it could not be checked.
+PATH is the folder that `obscura releases weights` wrote, one file in it, or the release's whole folder.
+
+Exit codes: 0 the receipt is genuine (and the files are of its artifact), 1 it is not genuine, 2 it could not be
+checked.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ STATEMENT = {"format", "version", "release_id", "artifact_sha256", "account", "e
 ACCOUNT = {"id", "epsilon", "delta", "unit", "adjacency", "rate", "base", "capacity_nano", "spent_nano"}
 ENTRY = {"version", "account_id", "sequence", "kind", "hold_id", "job_id", "amount_nano", "capacity_nano"}
 ENTRY |= {"spent_nano", "reserved_nano", "details", "previous_hash", "created_at"}
+MANIFEST = "artifact.json"  # the SHA-256 of each file of the artifact; that of the manifest is in the receipt
 
 
 class Refused(Exception):
@@ -86,8 +90,8 @@ def check(receipt: Any, fingerprint: str) -> dict[str, Any]:
     return statement
 
 
-def digest_of(folder: Path) -> str:
-    """Hash a folder: SHA-256 of the canonical JSON that maps each file's relative path to its SHA-256."""
+def digests_of(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file in and below a folder, by relative path."""
     manifest = {}
     for directory, names, files in os.walk(folder):
         for name in [*names, *files]:
@@ -96,14 +100,36 @@ def digest_of(folder: Path) -> str:
             if name in files:
                 require(path.is_file(), "the folder contains something that is not a file")
                 manifest[path.relative_to(folder).as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return hashlib.sha256(canonical(manifest)).hexdigest()
+    return manifest
+
+
+def check_artifact(path: Path, expected: str) -> list[str]:
+    """Return the files at `path` that the receipt does not cover. Raise Refused unless the others are the artifact's.
+
+    Without a manifest, the folder must be the whole artifact.
+    """
+    require(path.exists(), f"there is no file or folder {path}")
+    folder = path if path.is_dir() else path.parent
+    found = digests_of(folder)
+    if path == folder and MANIFEST not in found:
+        complete = hashlib.sha256(canonical(found)).hexdigest() == expected
+        require(complete, "the folder is not the artifact of this receipt")
+        return []
+    require(MANIFEST in found, f"{MANIFEST} is missing beside the file: obscura releases weights writes it")
+    require(found.pop(MANIFEST) == expected, f"{MANIFEST} is not the manifest of this receipt's artifact")
+    listed = json.loads((folder / MANIFEST).read_bytes())
+    found = found if path == folder else {path.name: found[path.name]}
+    changed = [name for name, digest in found.items() if listed.get(name, digest) != digest]
+    require(not changed, f"these files are not those of the artifact: {', '.join(changed)}")
+    require(bool(found.keys() & listed.keys()), f"{path} holds no file of the artifact")
+    return sorted(found.keys() - listed.keys())
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Check the receipt of a release offline.")
     parser.add_argument("receipt", type=Path, help="the receipt as it was served")
     parser.add_argument("--key", required=True, help="fingerprint of the public key, or a PEM file with the key")
-    parser.add_argument("--artifact", type=Path, help="folder of the release, to be compared with the receipt")
+    parser.add_argument("--artifact", type=Path, help="folder or file of the release, to be compared with the receipt")
     options = parser.parse_args()
     try:
         fingerprint, content = pinned_fingerprint(options.key), options.receipt.read_bytes()
@@ -112,12 +138,9 @@ def main() -> int:
         return 2
     try:
         statement = check(json.loads(content, object_pairs_hook=without_duplicates), fingerprint)
-        if options.artifact is not None:
-            require(options.artifact.is_dir(), "there is no such folder")
-            require(
-                digest_of(options.artifact) == statement["artifact_sha256"],
-                "the folder is not the artifact of this receipt",
-            )
+        artifact, more = options.artifact, list[str]()
+        if artifact is not None:
+            more = check_artifact(artifact, statement["artifact_sha256"])
     except (Refused, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         sys.stderr.write(f"NOT GENUINE: {error}\n")
         return 1
@@ -127,6 +150,8 @@ def main() -> int:
         f"release {statement['release_id']}; {account['spent_nano']} of {account['capacity_nano']} were spent by then, "
         f"under epsilon {account['epsilon']}, delta {account['delta']}, unit {account['unit']}\n"
     )
+    if more:
+        sys.stdout.write(f"not covered by the receipt: {', '.join(more)}\n")
     return 0
 
 

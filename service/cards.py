@@ -14,7 +14,7 @@ from typing import Any
 
 from models.program import write_program
 from obscura.wire.budgets import UNIT_WORDS
-from obscura.wire.formats import LOADER_FILE, MODEL_CARD_FILE
+from obscura.wire.formats import LOADER_FILE, MANIFEST_FILE, MODEL_CARD_FILE
 from obscura.wire.provenance import SIGNATURE_KEYWORD, XMP, XMP_KEYWORD, mark
 from obscura.wire.wording import show_epsilon
 from obscura.wire.words import ReleaseKind
@@ -23,7 +23,7 @@ from service.db.session import SessionFactory, transaction
 from service.errors import NotFound
 from service.identity.access import find
 from service.jobs import trained_on
-from service.storage.interface import Storage, key_of
+from service.storage.interface import Storage, key_of, manifest_of
 
 # Reserved names on Windows.
 _DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))})
@@ -108,10 +108,12 @@ def folder_names(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_made(storage: Storage, factory: SessionFactory, release_id: str, name: str) -> bytes:
-    """Return the content of MODEL_CARD_FILE or LOADER_FILE for a released generator."""
+    """Return the content of a file in `obscura.wire.formats.MADE`."""
     with transaction(factory, read_only=True) as session:
         release = find(session, Release, release_id)
         classes = trained_on(session, release).classes
+    if name == MANIFEST_FILE:
+        return manifest_of(storage.open(key_of(release_id)))
     if release.kind is not ReleaseKind.GENERATOR:
         raise NotFound(f"Only generators have {name}; this is a {release.kind.value}.", release_id=release.id)
     description = json.loads(storage.read(key_of(release_id), "generator.json"))

@@ -122,6 +122,8 @@ class Input:
             flag = "--" + name.replace("_", "-")
             if value is True:
                 words.append(flag)
+            elif name == "grey" and value is False:
+                words.append("--colour")
             elif value is not False and value is not None:
                 words += [flag, ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)]
         return words

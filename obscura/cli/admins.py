@@ -26,7 +26,7 @@ decisions = typer.Typer(
     no_args_is_help=True, help="Requests that a second admin approves: limits, admins, keys and shares."
 )
 people = typer.Typer(no_args_is_help=True, help="People of the sign-in provider, and invitations (admins only).")
-projects = typer.Typer(no_args_is_help=True, help="Departments that do not see each other (admins only).")
+projects = typer.Typer(no_args_is_help=True, help="Parts of the installation that do not see each other (admins only).")
 keys = typer.Typer(no_args_is_help=True, help="API keys (admins only).")
 webhooks = typer.Typer(no_args_is_help=True, help="Addresses that receive events (owners and admins).")
 
@@ -96,7 +96,7 @@ def admit(
     introduction: Annotated[str, typer.Option(help="The person's introduction, key_...:SHA-256.")],
     reason: Reason,
     project: Annotated[
-        str | None, typer.Option(help="Name or id of the department that the person owns."), find_project
+        str | None, typer.Option(help="Name or id of the project that the person owns."), find_project
     ] = None,
 ) -> Shown:
     """Request the admission of a person. The second admin is admitted at once; each later admin needs an approval.

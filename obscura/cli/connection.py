@@ -55,7 +55,7 @@ Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")]
 DatasetId = Annotated[Dataset, find_dataset]
 ProjectId = Annotated[
     str | None,
-    typer.Option("--project", help="Name or id of the department, if there are several."),
+    typer.Option("--project", help="Name or id of the project, if there are several."),
     find_project,
 ]
 Key = Annotated[str | None, typer.Option(help="Idempotency key: repeating the command starts nothing new.")]
@@ -76,7 +76,6 @@ class Target:
 
     @property
     def is_foreign(self) -> bool:
-        """Return whether the default data folder belongs to another user."""
         return not self.names_folder and self.data_dir.exists() and not is_own(self.data_dir)
 
     @property
@@ -265,7 +264,6 @@ def with_parameters(
 def command(
     group: typer.Typer, name: str, title: str, columns: Sequence[str] = (), hint: str = ""
 ) -> Callable[[Callable[..., Shown]], Callable[..., None]]:
-    """Add a command to a group; see `shown`."""
     return lambda function: group.command(name)(shown(title, columns, hint)(function))
 
 
@@ -326,9 +324,13 @@ def open_page(
     elif path:
         listed: dict[str, Collection[Any]] = {"accounts": client.accounts, "datasets": client.datasets}
         listed["releases"] = client.releases
-        found = (f"{page}/{each.id}" for page, items in listed.items() for each in items.list() if each.name == path)
-        if (path := next(found, "")) == "":
+        found = [f"{page}/{each.id}" for page, items in listed.items() for each in items.list() if each.name == path]
+        if not found:
             raise CliError(f"No account, dataset or release is named {name_or_id!r}.", Exit.USAGE)
+        if len({each.partition("/")[0] for each in found}) < len(found):
+            ids = ", ".join(each.partition("/")[2] for each in found)
+            raise CliError(f"Several share the name {name_or_id!r}. Give an id instead: {ids}.", Exit.USAGE)
+        path = found[0]
     url = f"{client.transport.base_url}/{path}"
     if not output.as_json:
         webbrowser.open(url)

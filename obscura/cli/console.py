@@ -52,8 +52,6 @@ FIRST_COMMANDS = {  # the command that makes the first item of a list
 
 
 class Exit(enum.IntEnum):
-    """Exit codes by class of failure."""
-
     OK = 0
     OTHER = 1
     USAGE = 2
@@ -67,16 +65,11 @@ EXITS: Mapping[type[Exception], Exit] = {
     BudgetError: Exit.BUDGET,
     AuthError: Exit.AUTH,
     JobFailed: Exit.JOB_FAILED,
-    NotFoundError: Exit.USAGE,
-    NoSuchName: Exit.USAGE,
-    PackingError: Exit.USAGE,
-    RequestError: Exit.USAGE,
+    **dict.fromkeys((NotFoundError, NoSuchName, PackingError, RequestError), Exit.USAGE),
 }
 
 
 class CliError(Exception):
-    """A failure in the command line itself."""
-
     def __init__(self, message: str, code: Exit = Exit.OTHER) -> None:
         super().__init__(message)
         self.code = code
@@ -93,7 +86,6 @@ class Output:
         self.err = TerminalConsole(stderr=True, soft_wrap=True)
 
     def notice(self, text: str, style: str = "") -> None:
-        """Print a message to stderr."""
         self.err.print(visible(text, lines=True), style=style)
 
     def record(self, record: BaseModel | dict[str, Any], title: str) -> None:
@@ -163,7 +155,6 @@ class Output:
         self._out.print(table, soft_wrap=False)
 
     def text(self, text: str) -> None:
-        """Print a line of the result, except in JSON mode."""
         if not self.as_json:
             self._out.print(visible(text, lines=True))
 
@@ -173,7 +164,6 @@ class Output:
         )
 
     def failure(self, error: Exception) -> Exit:
-        """Report an error and return its exit code."""
         code = next((code for kind, code in EXITS.items() if isinstance(error, kind)), Exit.OTHER)
         if isinstance(error, CliError):
             code = error.code

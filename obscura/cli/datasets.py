@@ -35,7 +35,7 @@ def with_push_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Replace the `**push_options` of a command with one flag per option. Omitted flags are not passed on."""
 
     def called(*args: Any, **values: Any) -> Any:
-        absent = {name for name in Choices.model_fields if values[name] in (None, False)}
+        absent = {name for name, option in Choices.model_fields.items() if values[name] in (None, option.default)}
         return function(*args, **{name: value for name, value in values.items() if name not in absent})
 
     parameters = [
@@ -44,9 +44,10 @@ def with_push_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for name, option in Choices.model_fields.items():
         allowed = [*option.metadata, option.annotation, *get_args(option.annotation)]
         word = next(each for each in (bool, Path, str, int) if each in allowed)  # typer parses this signature
-        flag = typer.Option(f"--{name.replace('_', '-')}", rich_help_panel="Images", help=option.description)
-        annotation: Any = Annotated[word if word is bool else word | None, flag]
-        default = False if word is bool else None
+        words = f"--{name.replace('_', '-')}" + ("/--colour" if name == "grey" else "")
+        flag = typer.Option(words, rich_help_panel="Images", help=option.description)
+        default = option.default if word is bool else None
+        annotation: Any = Annotated[word | None if default is None else word, flag]
         parameters.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         )
@@ -55,6 +56,8 @@ def with_push_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def in_flags(options: Mapping[str, Any]) -> str:
     """Format options as flags, each preceded by a space."""
+    if options.get("grey") is False:
+        options = {**options, "grey": None, "colour": True}
     present = [(f"--{name.replace('_', '-')}", value) for name, value in options.items() if value not in (None, False)]
     return "".join(f" {flag}" if value is True else f" {flag} {shlex.quote(str(value))}" for flag, value in present)
 

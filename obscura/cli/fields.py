@@ -101,7 +101,8 @@ def show_field(path: str, row: Mapping[str, Any], names: Names, *, whole: bool =
     if name.endswith("_at"):
         return Text(show_time(value))
     if isinstance(value, str) and (name == "id" or name.endswith("_id")):
-        identity = (f"  {visible(value)}" if whole else "") if value in names else visible(value)
+        alone = value in names and list(names.values()).count(names[value]) == 1
+        identity = visible(value) if value not in names else "" if alone and not whole else f"  {visible(value)}"
         return Text(visible(names.get(value, ""))).append(identity, "dim")
     if whole and isinstance(value, dict) and len(value) > 1:
         return Text("\n".join(visible(f"{show_words(key).lower()}: {_plain(item)}") for key, item in value.items()))
@@ -122,7 +123,7 @@ def _budget_bar(balance: Mapping[str, Any]) -> Text:
 def _percent(value: Mapping[str, float] | float) -> str:
     if isinstance(value, Mapping):  # by classifier
         value = value.get("cnn", value.get("classifier", 0.0))
-    return show_percent(value, up=False)
+    return show_percent(value)
 
 
 def _progress(facts: Mapping[str, Any]) -> str:
@@ -144,11 +145,12 @@ def _plain(value: Any) -> str:
 
 
 _FORMATS: Mapping[str, Callable[[Any], str | Text]] = {
-    **dict.fromkeys(("accuracy", "accuracy_real", "balanced_accuracy", "fraction", "recall"), _percent),
+    **dict.fromkeys(("accuracy", "accuracy_real", "balanced_accuracy", "recall"), _percent),
     "accuracy_by_class": _weakest,
     "attacker_certainty_max": lambda sure: f"at most {show_sure(sure)} sure of anyone's presence, if 50% sure before",
     "balance": _budget_bar,
     "delta": lambda delta: f"{show_power(delta)} ({show_delta(delta)})",
+    "fraction": lambda fraction: show_percent(fraction, up=False),
     "ended_early": lambda reason: EARLY_ENDS.get(reason, reason),
     "kind": lambda kind: LABELS.get(kind, kind),
     "progress": _progress,

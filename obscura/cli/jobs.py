@@ -61,7 +61,6 @@ IMAGE = Path("preview.png")
 def recipe_options(
     settings: Sequence[str] | None, preset: str | None, class_fractions: str | None = None
 ) -> dict[str, Any]:
-    """Parse `name=value` pairs. A value that is not JSON is text. Raise CliError for a pair without `=`."""
     options: dict[str, Any] = {} if preset is None else {"preset": preset}
     for setting in settings or []:
         name, equals, text = setting.partition("=")
@@ -195,7 +194,6 @@ def try_first(output: Output, client: Client, image: Path, dataset_id: str, **or
 
 
 def show_plan(output: Output, made: PlanRecord, service_url: str = "") -> None:
-    """Show a plan: its guarantee, its stages, the remaining budget, and what to expect."""
     if output.as_json:
         output.record(made, "plan")
         return
@@ -293,7 +291,6 @@ def follow_sweep(output: Output, made: Sweep) -> Sweep:
 
 
 def show(output: Output, sweep: Sweep) -> None:
-    """Show a sweep and its trials, ordered by quality on public data, best first."""
     output.record(sweep, "sweep")
     if not output.as_json:
         best_first = sorted(sweep.trials, key=lambda trial: trial.compared_by or -1.0, reverse=True)

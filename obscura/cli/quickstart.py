@@ -23,7 +23,7 @@ from obscura.cli.jobs import IMAGE, TRY_FIRST, ClassShares, follow, try_first
 from obscura.client import Account, Client, ConnectionFailed, Dataset, JobFailed, Release, Sample
 from obscura.client.contents import require_room
 from obscura.client.datasets import default_name, require_statements
-from obscura.client.local_service import LocalService
+from obscura.client.local_service import LocalService, running_at
 from obscura.client.progress import preparation_progress
 from obscura.errors import some
 from obscura.preparing import Choices, Package, prepare
@@ -37,8 +37,6 @@ LIMIT = 3.0  # epsilon, of a new account
 
 @dataclass(frozen=True)
 class Onboarding:
-    """Prepared images and the service to send them to."""
-
     client: Client
     output: Output
     folder: Path  # the images, as named by their owner
@@ -51,16 +49,13 @@ class Onboarding:
 
     @property
     def stated(self) -> str:
-        """Return the stated class fractions as a flag."""
         return in_flags({"class_fractions": self.options.get("class_fractions")})
 
     def say(self, what: str, command: str) -> None:
-        """Announce a step and the command that runs that step alone."""
         self.output.notice(f"\n{what}:\n  $ {self.program} {command}")
 
     @contextmanager
     def step(self, to_go_on: str) -> Iterator[None]:
-        """Explain how to continue if the block fails or is interrupted."""
         try:
             yield
         except BaseException:
@@ -116,8 +111,9 @@ class Onboarding:
             f"{UNIT_WORDS[account.unit]}. {odds}"
         )
         summary, example = plan.expectation.summary, plan.expectation.example
-        images = [] if example is None else [f"An example of this detail: {self.client.transport.base_url}{example}"]
-        for note in (*summary, *images, *plan.notes, *fewer_here(self.package, dataset, plan)):
+        ends = "" if self.later == self.program else ", until this command ends"
+        images = [f"An example of this detail{ends}: {self.client.transport.base_url}{example}"] if example else []
+        for note in dict.fromkeys((*summary, *images, *plan.notes, *fewer_here(self.package, dataset, plan))):
             self.output.notice(note)
         if account.unit == "record":
             for note in drowned_here(self.package.private_counts, plan.facts.get("smallest_visible_class")):
@@ -139,7 +135,6 @@ class Onboarding:
             return self.client.datasets.send(dataset, self.package, watch.on_bytes)
 
     def train(self, dataset: Dataset, epsilon: float) -> Release:
-        """Start the training, which spends the budget, and wait for the release."""
         command = f"train {quoted(dataset.name)} --recipe {self.recipe} --epsilon {epsilon:g}{self.stated} --wait"
         self.say("Training, which spends the budget", command)
         with self.step(f"{self.later} {command}"):
@@ -249,8 +244,9 @@ def quickstart(
             package = prepare(folder, Choices(**push_options), subjects=by_subject, on_image=watch.on_image)
         package.require_within(at_most, subjects_at_most)
         elsewhere = target.url is not None or target.profile is not None
+        lasting = elsewhere or running_at(target.folder) is not None  # the service outlives this command
         client = stack.enter_context(_service(target, output, elsewhere=elsewhere))
-        later = "obscura" if elsewhere else "obscura up, and in a second terminal: obscura"
+        later = "obscura" if lasting else "obscura up, and in a second terminal: obscura"
         options = {} if class_fractions is None else {"class_fractions": class_fractions}
         walk = Onboarding(client, output, folder, package, in_flags(push_options), later=later, options=options)
         account = walk.account(limit, usual_delta(at_most))

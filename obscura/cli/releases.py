@@ -68,7 +68,7 @@ def compare(
     compared = []
     for release in map(client.releases.get, names):
         options: dict[str, Any] = {}
-        with suppress(AuthError, NotFoundError):  # another department's job
+        with suppress(AuthError, NotFoundError):  # another project's job
             options = client.jobs.get(release.job_id).options
         compared.append(release.model_dump(mode="json") | {"options": options})
     chosen = [each["options"] for each in compared]
@@ -117,30 +117,27 @@ def save_grid(client: Client, release: NamedRelease, out: Out = Path("grid.png")
     return {"path": str(client.releases.get(release).save_grid(out))}
 
 
-@command(releases, "share", "request", hint=APPROVE)
-def share_release(
-    client: Client,
-    release: NamedRelease,
-    other: Annotated[str, typer.Option("--with", metavar="PROJECT", help="Project id of the other department.")],
-    reason: Reason,
-) -> Shown:
-    """Request that another department can see a release. Another owner, or an installation admin, must approve."""
-    return client.releases.get(release).share(other, reason=reason)
-
-
-@command(releases, "publish", "request", hint=APPROVE)
-def publish_release(client: Client, release: NamedRelease, reason: Reason) -> Shown:
-    """Request that all departments, present and future, can see a release. Another owner, or an admin, must approve."""
-    return client.releases.get(release).share(None, reason=reason)
+add_command(
+    releases, "share", "request", "releases.share",
+    "Request that another project can see a release. Another owner, or an installation admin, must approve.",
+    hint=APPROVE, release=NamedRelease,
+    project_id=Annotated[str, typer.Option("--with", metavar="PROJECT", help="Id of the other project.")],
+    reason=Reason,
+)  # fmt: skip
+add_command(
+    releases, "publish", "request", "releases.share",
+    "Request that all projects, present and future, can see a release. Another owner, or an admin, must approve.",
+    hint=APPROVE, release=NamedRelease, reason=Reason,
+)  # fmt: skip
 
 
 @command(releases, "unshare", "share")
 def unshare_release(
     client: Client,
     release: NamedRelease,
-    other: Annotated[str | None, typer.Option("--with", metavar="PROJECT", help="Department id; default: all.")] = None,
+    other: Annotated[str | None, typer.Option("--with", metavar="PROJECT", help="Id; default: all.")] = None,
 ) -> Shown:
-    """Stop sharing a release with one department, or with all, at once.
+    """Stop sharing a release with one project, or with all, at once.
 
     Copies that others have generated or downloaded remain with them.
     """
@@ -276,7 +273,6 @@ def _finished(output: Output, drawn: Sample) -> Sample:
 
 
 def _which(client: Client, release: Release, classes: str | None, proportions: str | None) -> dict[str, Any]:
-    """Return the classes to generate and their ratios, as arguments of `Release.sample`."""
     if proportions is None:
         return {"classes": classes.split(",") if classes else None}
     if classes is not None:
@@ -285,7 +281,7 @@ def _which(client: Client, release: Release, classes: str | None, proportions: s
         return {"proportions": AS_STATED}
     try:
         names = client.datasets.get(release.dataset_id).classes
-    except (AuthError, NotFoundError):  # the dataset belongs to another department: the service validates the names
+    except (AuthError, NotFoundError):  # the dataset belongs to another project: the service validates the names
         names = [pair.partition("=")[0].strip() for pair in proportions.split(",") if "=" in pair]
         if not names:
             raise CliError(

@@ -23,20 +23,12 @@ from obscura.wire.wording import values_in_words
 
 DISK_BYTES_MIN = 2 * 2**30
 SLOW_SECONDS_MAX = 30.0
-COMMANDS = {  # the installable part that contains each command
-    "up": WORKER,
-    "demo": WORKER,
-    "openapi": SERVER,
-    "ledger": SERVER,
-    "backup": SERVER,
-    "restore": SERVER,
-}
+# The installable part that contains each command.
+COMMANDS = {"up": WORKER, "demo": WORKER, **dict.fromkeys(("openapi", "ledger", "backup", "restore"), SERVER)}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of one check of `obscura doctor`."""
-
     what: str
     state: Literal["ok", "missing", "bad"]
     said: str

@@ -174,7 +174,7 @@ class Sweep(_Cancellable, job_schemas.SweepRecord):
         return table(
             {name: str(value) for name, value in trial.options.items()}
             | {"epsilon": f"{trial.epsilon:g}", "state": trial.state, "release": trial.release_id or ""}
-            | {name: show_percent(value, up=False) for name, value in (trial.accuracy or {}).items()}
+            | {name: show_percent(value) for name, value in (trial.accuracy or {}).items()}
             | {"best": "yes" if trial.job_id == self.best_job_id else ""}
             for trial in self.trials
         )
@@ -231,7 +231,8 @@ class Release(Live, release_schemas.ReleaseRecord):
         return _save(self, "grid.png", path)
 
     def save_weights(self, folder: Path | str) -> list[Path]:
-        """Save the trained artefact (weights with their description, or the histogram) and the privacy card.
+        """Save the trained artefact (weights with their description, or the histogram), the privacy card, and
+        `artifact.json`, with which `verify_receipt.py` compares the files with the receipt.
 
         A generator also has a Hugging Face model card and `load_generator.py`, which samples with torch alone:
         `python load_generator.py --count 100 --out images/`.
@@ -266,7 +267,7 @@ class Release(Live, release_schemas.ReleaseRecord):
         accuracy, facts = (self.accuracy or {}).get("cnn"), {"kind": self.kind}
         facts["guarantee"] = f"epsilon {show_epsilon(self.epsilon, up=True)}, delta {self.delta:g}"
         facts["hides"] = UNIT_WORDS.get(self.unit, self.unit)
-        facts["accuracy"] = "not measured" if accuracy is None else f"{show_percent(accuracy, up=False)} of a CNN"
+        facts["accuracy"] = "not measured" if accuracy is None else f"{show_percent(accuracy)} of a CNN"
         facts |= {"complete": show_percent(self.incomplete.fraction, up=False)} if self.incomplete else {}
         return facts | {"recipe": self.recipe, "release": self.id}
 
@@ -331,7 +332,7 @@ class Evaluation(MadeByJob, release_schemas.EvaluationRecord):
     """One evaluation of a release on a public dataset, read from the release's list of evaluations."""
 
     def _facts(self) -> dict[str, str]:
-        accuracies = {name: show_percent(value, up=False) for name, value in (self.accuracy or {}).items()}
+        accuracies = {name: show_percent(value) for name, value in (self.accuracy or {}).items()}
         return {"state": self.state} | {name: f"{name} {value}" for name, value in accuracies.items()}
 
     def refresh(self) -> Self:

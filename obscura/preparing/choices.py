@@ -115,7 +115,9 @@ class Choices(BaseModel, extra="forbid", frozen=True):
         description=f"Scale and crop every image to 64 x 64 (64) or to width x height (64x48), {SIDE_MIN} to "
         f"{SIDE_MAX} pixels each. Default: {SIDE_USUAL} for image files, their own size for arrays.",
     )
-    grey: bool = Field(False, description="Convert images to greyscale.")
+    grey: bool | None = Field(
+        None, description="Declare grey or colour images. Default: grey for DICOM and NIfTI, colour for image files."
+    )
     labels: Path | None = Field(
         None, description="Table of images and their classes, used instead of class folders: CSV or JSON lines."
     )
@@ -181,7 +183,6 @@ class Choices(BaseModel, extra="forbid", frozen=True):
 
     @property
     def scale(self) -> Scale:
-        """Return the range of black and white that `depth` or `window` states."""
         return read_scale(self.depth, self.window)
 
     @field_validator("classes", mode="before")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from obscura.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.choices import Choices
 from obscura.preparing.labels import is_missing, label_text, list_separator
-from obscura.preparing.subjects import refuse_owned, require_plain_ids
+from obscura.preparing.subjects import by_subject, require_plain_ids
 from obscura.preparing.tables import SEVERAL, Table, usual_columns
 from obscura.wire.meanings import owner_in
 from obscura.wire.uploads import SubjectId
@@ -83,7 +83,7 @@ def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], 
     in_paths = None if example is None else f"A folder in the paths of {table.name}, such as {example}/,"
     owned = in_paths if owners is None else f"The column {owners!r} of {table.name}"
     if owned is not None and subjects is False:
-        refuse_owned(owned)
+        raise by_subject(f"{owned} identifies subjects")
     if owners is not None and subjects:
         places: dict[SubjectId, str] = {}
         for row, cell in enumerate(table.cells(owners)):
@@ -97,6 +97,13 @@ def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], 
     return Contents(
         [Row(*cells) for cells in zip(table.cells(files), labels, whose, strict=True)], classes, owned, grouped, files
     )
+
+
+def labels_of(table: Table, choices: Choices) -> tuple[tuple[str | None, ...], tuple[str, ...] | None]:
+    """Return the class of each row, and the classes as `Contents` has them. The first column numbers the rows."""
+    stated = {"file_column": table.columns[0], "label_column": None, "subject_column": None}
+    contents = read_columns(table, choices.model_copy(update=stated), lambda _: True, subjects=False)
+    return tuple(row.label for row in contents.rows), contents.classes
 
 
 def shared_column(table: Table, taken: Collection[str | None]) -> str:

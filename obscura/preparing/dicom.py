@@ -42,12 +42,10 @@ _GREY, _COLOUR = ("MONOCHROME1", "MONOCHROME2"), ("RGB", "YBR_")
 
 
 def begins_like_dicom(head: bytes) -> bool:
-    """Return whether the first 132 bytes are those of a DICOM file."""
     return head[HEAD_BYTES - 4 : HEAD_BYTES] == b"DICM"
 
 
 def require_reader(*tags: str | None) -> None:
-    """Raise unless the DICOM reader is installed and every tag exists."""
     with extras(_WHAT):
         from pydicom.datadict import dictionary_has_tag, dictionary_VR
     for tag in tags:
@@ -104,7 +102,6 @@ def open_dicom(data: bytes, inflated_bytes_max: int = 2**30) -> Dataset:
 
 
 def has_pixels(dataset: Dataset) -> bool:
-    """Return whether a file has pixels. Reports, plans and presentation states have none."""
     return any(word in dataset for word in _PIXEL_WORDS)
 
 
@@ -126,7 +123,6 @@ def frames_of(dataset: Dataset) -> int:
 
 
 def tag_text(dataset: Dataset, tag: str) -> str:
-    """Return the value of a tag as text; "" if it is missing."""
     from pydicom.multival import MultiValue
 
     with catch_warnings(action="ignore"):

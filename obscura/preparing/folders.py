@@ -11,9 +11,9 @@ from obscura.errors import ChoiceNeeded, PackingError, some
 from obscura.image_types import image_suffixes, names_of
 from obscura.preparing.choices import Choices
 from obscura.preparing.questions import ask_about_owners
-from obscura.preparing.sources import Record, Source, Tally
-from obscura.preparing.subjects import OPEN_BY_SUBJECT
-from obscura.preparing.trees import OTHER, Tree, all_files, all_images, below, folders, images_in, suffix_of
+from obscura.preparing.sources import OTHER, Record, Source, Tally
+from obscura.preparing.subjects import by_subject
+from obscura.preparing.trees import Tree, all_files, all_images, below, folders, images_in, suffix_of
 from obscura.wire.meanings import is_kind, is_part, is_split, masks_among
 from obscura.wire.uploads import is_junk, is_wrapper
 
@@ -23,7 +23,6 @@ LOOSE = "image outside of the class folders"
 
 
 def class_folders(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source:
-    """Return the images of class folders."""
     base, title = base_of(tree, choices, subjects=bool(subjects), kinds=True)
     found = folders(tree, base)
     kind, note = _kind_inside(tree, base, found, choices.split)
@@ -67,12 +66,8 @@ def class_folders(tree: Tree, choices: Choices, *, subjects: bool | None) -> Sou
                     "(class/subject/image.png)."
                 )
             if subjects is False and any(True for name in inner for _ in all_images(tree, below(at, name), Tally())):
-                raise PackingError(
-                    f"{tree.name} has folders inside its class folders, like folders of subjects, but the account "
-                    "protects single records. Put the images directly into the class folders, or name a table with "
-                    "--labels. Or use an account whose unit is the subject, and state --subjects-at-most: "
-                    f"{OPEN_BY_SUBJECT}"
-                )
+                why = f"{tree.name} has folders inside its class folders, like folders of subjects"
+                raise by_subject(why, "Or put the images directly into the class folders, or name a table (--labels).")
             for owner in inner if subjects else [""]:
                 inside = all_images(tree, below(at, owner), tally)
                 for path in [below(at, image) for image in here] if subjects is False else inside:

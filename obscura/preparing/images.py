@@ -141,8 +141,6 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Size, channels and scale of every image in the dataset."""
-
     width: int
     height: int
     channels: int
@@ -150,7 +148,6 @@ class Target:
 
 
 def look(content: Content) -> Look:
-    """Decode an image and return its properties."""
     content = _decoded(content)
     if not isinstance(content, bytes):
         values, depth = (content.values, depth_of(content)) if isinstance(content, Numbers) else (content, None)

@@ -46,7 +46,6 @@ class Finder:
             self._by_stem[splitext(name)[0]].append(path)
 
     def knows(self, cell: str) -> bool:
-        """Return whether a cell may name an image."""
         try:
             return self.find(cell) is not None
         except PackingError:
@@ -266,7 +265,6 @@ def find_table(tree: Tree, choices: Choices) -> tuple[Table, str, str] | None:
 
 
 def ask_for_table(tree: Tree, choices: Choices) -> None:
-    """Raise if there is a table beside images that are not in class folders."""
     tops = folders(tree, "")
     if {"images", "labels"} <= {name.casefold() for name in tops}:
         at = next(name for name in tops if name.casefold() == "labels")

@@ -32,7 +32,6 @@ def label_text(value: object) -> str:
 
 
 def is_missing(label: str) -> bool:
-    """Return whether a label looks like a missing value."""
     plain = without_marks(label)
     return not plain or plain in _MISSING or label == "\\N"
 
@@ -129,7 +128,6 @@ def class_numbers(
 
 
 def require_named(count: int, stated: tuple[str, ...]) -> None:
-    """Raise if the owner stated fewer class names than there are classes."""
     if count > len(stated):
         raise PackingError(
             f"--classes names {len(stated)} classes, but there are more: name every possible class, in label order."
@@ -137,7 +135,6 @@ def require_named(count: int, stated: tuple[str, ...]) -> None:
 
 
 def require_stated(found: Iterable[str], stated: tuple[str, ...] | None) -> None:
-    """Raise if an image has a class that was not stated."""
     more = [] if stated is None else sorted(set(found) - set(stated))
     if more:
         raise PackingError(

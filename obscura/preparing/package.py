@@ -49,7 +49,6 @@ class Package:
 
     @property
     def recognised(self) -> bool:
-        """Return whether subjects are recognised in later uploads with the same secret."""
         return self.subjects_key_check is not None
 
     def require_within(self, at_most: int, subjects_at_most: int | None) -> None:
@@ -67,27 +66,22 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A file of a streamed ZIP."""
-
     name: str
     size_bytes: int
     chunks: Iterable[bytes]
 
 
 def file_stream(path: Path) -> Iterator[bytes]:
-    """Read a file in chunks."""
     with path.open("rb") as file:
         while chunk := file.read(CHUNK_BYTES):
             yield chunk
 
 
 def can_be_folder(name: str) -> bool:
-    """Return whether a class name can be the name of a folder in an upload."""
     return not {"/", "\\"} & set(name) and name not in (".", "..") and name[1:2] != ":"
 
 
 def npy_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
-    """Return the header of a .npy file, in C order."""
     file = io.BytesIO()
     descr = npy_format.dtype_to_descr(dtype)
     npy_format.write_array_header_1_0(file, {"shape": shape, "fortran_order": False, "descr": descr})
@@ -95,7 +89,6 @@ def npy_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
 
 
 def npy_member(name: str, array: np.ndarray[Any, Any]) -> Member:
-    """Return an array in memory as a .npy file."""
     return Member(f"{name}.npy", array.nbytes, (npy_header(array.shape, array.dtype), array.tobytes()))
 
 

@@ -26,7 +26,7 @@ from obscura.preparing.layouts.arrays import Arrays
 from obscura.preparing.package import Member, Package, can_be_folder, npy_header, npy_member, zip_stream
 from obscura.preparing.questions import ask_about_classes, ask_about_people
 from obscura.preparing.sources import Source, Tally
-from obscura.preparing.subjects import key_check, keyed_numbers, number_subjects, refuse_owned, subject_key
+from obscura.preparing.subjects import by_subject, key_check, keyed_numbers, number_subjects, subject_key
 from obscura.preparing.survey import OnImage, Survey, counted, notes, summarise, survey
 from obscura.wire.uploads import in_order
 
@@ -62,7 +62,7 @@ def prepare(
     else:
         source = find_source(path, chosen, subjects=subjects)
     if source.owned is not None and subjects is False:
-        refuse_owned(source.owned)
+        raise by_subject(f"{source.owned} identifies subjects")
     if source.owned is not None and subjects is None:
         owned = source
         source = replace(
@@ -76,7 +76,7 @@ def prepare(
         counts[names.get(label, label)] += count
     remarks = tuple(notes(found, source, subjects=subjects))
 
-    converts = chosen.size is not None or chosen.grey or chosen.rename_classes is not None
+    converts = chosen.size is not None or chosen.grey is not None or chosen.rename_classes is not None
     renumbers = chosen.join_subjects or chosen.subjects_key is not None
     unchanged = None if converts or renumbers or source.package is None else source.package()
     if unchanged is not None and fits(unchanged.width, unchanged.height):

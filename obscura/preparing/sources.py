@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Any, NoReturn
 
 import numpy as np
@@ -17,6 +18,7 @@ from obscura.wire.uploads import SubjectId
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]  # (h, w) or (h, w, 3)
 Content = bytes | Pixels | Numbers
+OTHER = "other file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,11 @@ class Tally:
     notes: Counter[str] = field(default_factory=Counter)
     lost: list[str] = field(default_factory=list)
 
+    def leave_out(self, path: str) -> None:
+        """Count a file that is not an image."""
+        self.left_out[OTHER] += 1
+        self.suffixes.add(PurePosixPath(path).suffix.lower() or path.rpartition("/")[2])
+
 
 @dataclass(frozen=True)
 class Source:
@@ -61,6 +68,7 @@ class Source:
         package: Returns an upload of the unchanged files, if the service can read this layout.
         shape: (height, width, channels) of arrays, which the format defines independently of any record; None if each
             image is a file of its own size.
+        grey: True if the images of this layout are usually grey, so that grey is the fixed default.
         folders: True if labels are folder names, which may denote something other than classes.
         owned: Noun phrase for the source of the subject ids, such as "The column 'subject' of labels.csv"; or None.
         grouped: Sentence about signs that several images belong to one person, or "".
@@ -71,6 +79,7 @@ class Source:
     classes: tuple[str, ...] | None = None
     package: Callable[[], Package] | None = None
     shape: tuple[int, int, int] | None = None
+    grey: bool = False
     folders: bool = False
     owned: str | None = None
     grouped: str = ""

@@ -117,12 +117,12 @@ def subject_key(private_id: SubjectId, *, join: bool) -> int | str:
     return folded(str(canonical_id(private_id))) if join else canonical_id(private_id)
 
 
-def refuse_owned(what: str) -> None:
-    """Raise PackingError: an account that protects single records accepts no subject ids. `what` names their source."""
-    raise PackingError(
-        f"{what} identifies subjects, but the account protects single records: a person with several images would be "
-        "protected less than it seems. Use an account whose unit is the subject, and state an upper limit on the "
-        f"subjects (--subjects-at-most): {OPEN_BY_SUBJECT}"
+def by_subject(why: str, otherwise: str = "") -> PackingError:
+    """Return the error for subjects in an account that protects single records. `otherwise` is another way out."""
+    return PackingError(
+        f"{why}, but the account protects single records: a person with several images would be protected less than it "
+        "seems. Use an account whose unit is the subject, and state the largest number of images (--at-most) and of "
+        f"subjects (--subjects-at-most): {OPEN_BY_SUBJECT}. {otherwise}".strip()
     )
 
 

@@ -16,14 +16,13 @@ from itertools import islice
 
 import numpy as np
 
-from obscura.errors import NAMES_SHOWN_MAX, BrokenImages, PackingError, Unreadable, some
+from obscura.errors import NAMES_SHOWN_MAX, BrokenImages, ChoiceNeeded, PackingError, Unreadable, some
 from obscura.preparing.choices import SIDE_USUAL, Choices, fits
-from obscura.preparing.depth import Depths
+from obscura.preparing.depth import Depths, Numbers
 from obscura.preparing.images import Look, look
 from obscura.preparing.package import Package
-from obscura.preparing.sources import Record, Source, Tally
+from obscura.preparing.sources import OTHER, Record, Source, Tally
 from obscura.preparing.subjects import OPEN_BY_SUBJECT, require_plain_ids, require_told_apart, subject_key
-from obscura.preparing.trees import OTHER
 from obscura.stopping import go_on
 from obscura.wire.meanings import persons_in_file_names
 from obscura.wire.texts import RULE, is_name
@@ -99,19 +98,24 @@ class Survey:
 
 
 def survey(source: Source, choices: Choices, tally: Tally, on_image: OnImage) -> Survey:
-    """Survey every image, one at a time; raise if the owner must decide something about them."""
     width, height = choices.size or (SIDE_USUAL, SIDE_USUAL)
     if choices.size is None and source.shape is not None and fits(source.shape[1], source.shape[0]):
         height, width = source.shape[:2]
-    found = Survey(width, height, 1 if choices.grey or (source.shape is not None and source.shape[2] == 1) else 3)
+    grey = choices.grey
+    if grey is None:  # a fixed default, which no image changes
+        grey = source.grey or (source.shape is not None and source.shape[2] == 1)
+    found = Survey(width, height, 1 if grey else 3)
+    others = 0
     for record in source.walk(tally):
         go_on()
         try:
-            seen = look(record.read())
+            content = record.read()
+            seen = look(content)
         except Unreadable as error:
             found.lost[record.label] = None
             found.broken[record.shown] = str(error)
             continue
+        others += not isinstance(content, Numbers)
         found.add(record, seen, join=choices.join_subjects)
         on_image(found.records)
     found.lost = dict.fromkeys(label for label in (*tally.lost, *found.lost) if not found.labels[label])
@@ -127,6 +131,12 @@ def survey(source: Source, choices: Choices, tally: Tally, on_image: OnImage) ->
         raise BrokenImages(f"{which} {some(shown, count)}", count, shown)
     if not found.records:
         raise PackingError("There is no image to send: check the folder, and the options that leave images out.")
+    if source.grey and choices.grey is None and others:
+        raise ChoiceNeeded(
+            f"{others:,} of {found.records:,} images are in colour, or are not in DICOM files, so no fixed default "
+            "fits. State whether the images are declared in colour or in grey (--grey).",
+            ["--colour"],
+        )
     found.depths.require(choices.scale, found.records - found.conversions["brought to 8 bits"])
     require_plain_ids(found.owners, join=choices.join_subjects)
     if not choices.join_subjects:
@@ -194,6 +204,8 @@ def notes(found: Survey, source: Source, *, subjects: bool | None) -> Iterator[s
                 f"{signs} Several images seem to show the same person, but this account protects each image by itself. "
                 f"An account whose unit is the subject protects all images of a person together: {OPEN_BY_SUBJECT}"
             )
+    if found.conversions["turned to colour"] == found.records:
+        yield "All images are grey, but declared in colour. To declare grey images, which need less noise, add --grey."
 
 
 def screen(package: Package, *, at_most: int, subjects_at_most: int | None, private: bool) -> Iterator[str]:
@@ -219,5 +231,6 @@ def screen(package: Package, *, at_most: int, subjects_at_most: int | None, priv
         promise += " and recognised in other datasets" if package.recognised else ""
     yield (
         f"Declaring, and thereby making public: classes {', '.join(map(_quoted, package.classes))}; images "
-        f"{package.height} x {package.width} x {package.channels} (height, width, channels); {promise}."
+        f"{package.height} x {package.width} x {package.channels} (height, width, channels: "
+        f"{'grey' if package.channels == 1 else 'colour'}); {promise}."
     )

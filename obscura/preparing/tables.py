@@ -58,7 +58,6 @@ class Table:
     lines: tuple[int, ...] = ()
 
     def cells(self, column: str) -> Iterator[str]:
-        """Return the cells of a column, stripped."""
         at = self.columns.index(column)
         return (row[at].strip() for row in self.rows)
 
@@ -73,7 +72,6 @@ def read_table(path: Path, encoding: str | None = None) -> Table:
 
 
 def parse_table(name: str, data: bytes, encoding: str | None = None) -> Table:
-    """Parse the content of a table; see `read_table`."""
     name, text, delimiter = _text(name, data, encoding)
     lines = _lines(text)
     lines = {number: line for number, line in lines.items() if not line.startswith("#")} or lines

@@ -30,7 +30,6 @@ from obscura.preparing.sources import Tally
 from obscura.wire.uploads import is_junk
 
 _LINKS_DEPTH = 2
-OTHER = "other file"
 
 
 def folders(tree: Tree, at: str, tally: Tally | None = None) -> list[str]:
@@ -46,8 +45,7 @@ def images_in(tree: Tree, at: str, tally: Tally | None = None) -> list[str]:
         if suffix in image_suffixes() or (unnamed and is_image(begin(tree, below(at, name), 16))):
             found.append(name)
         elif tally is not None:
-            tally.left_out[OTHER] += 1
-            tally.suffixes.add(suffix or name)
+            tally.leave_out(name)
     return found
 
 
@@ -79,7 +77,6 @@ def suffix_of(name: str) -> str:
 
 
 def below(*parts: str) -> str:
-    """Join the non-empty parts of a path."""
     return "/".join(filter(None, parts))
 
 
@@ -92,8 +89,6 @@ def bounded(file: IO[bytes], size_bytes: int) -> bytes:
 
 
 class FolderTree:
-    """A folder on disk."""
-
     def __init__(self, root: Path) -> None:
         self.name, self._root = root.name, root
 
@@ -225,8 +220,6 @@ class _Members:
 
 
 class ZipTree(_Members):
-    """A ZIP archive."""
-
     def __init__(self, path: Path, encoding: str | None = None) -> None:
         try:
             archive = zipfile.ZipFile(path)

@@ -24,9 +24,9 @@ DOWNLOADS = (
     CARD_FILE,
 )
 IMAGES_FILE = "images.zip"  # of a generator: synthetic images that were stored when it was published
-# Files created when a generator is downloaded; see `service.cards`.
-MODEL_CARD_FILE, LOADER_FILE = "README.md", "load_generator.py"
-MADE = (MODEL_CARD_FILE, LOADER_FILE)
+# Files created when a release is downloaded; see `service.cards`. The first two are for generators only.
+MODEL_CARD_FILE, LOADER_FILE, MANIFEST_FILE = "README.md", "load_generator.py", "artifact.json"
+MADE = (MODEL_CARD_FILE, LOADER_FILE, MANIFEST_FILE)
 
 
 @dataclass(frozen=True)

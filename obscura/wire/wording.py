@@ -154,7 +154,7 @@ def odds_sentence(sure: float, delta: float, unit: str) -> str:
     if show_sure(sure).startswith("over"):
         return (
             f"If an attacker thinks there is a 50% chance that {used}, everything ever published can make them almost "
-            "certain: this limit protects almost nothing."
+            "certain: this lifetime epsilon is so large that it protects almost nothing."
         )
     return (
         f"If an attacker thinks there is a 50% chance that {used}, everything ever published can raise that to at most "

@@ -179,7 +179,7 @@ TAGS = {
     "sweeps": "Hyperparameter sweeps, reserved as a whole.",
     "releases": "Published models: cards, receipts, reports, files, free sampling and evaluation.",
     "samples": "Generated images, to download.",
-    "projects": "Departments that cannot see each other's data.",
+    "projects": "Parts of the installation that cannot see each other's data.",
     "webhooks": "URLs that are notified of stopped trainings, pending decisions, and ended jobs.",
     "keys": "API keys and their scopes.",
     "ledger": "The state of the ledger's verification.",

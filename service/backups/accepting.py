@@ -24,7 +24,7 @@ from service.db.access_tables import Admin, ApiKey, Decision, SignIn
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
-from service.errors import Conflict, Forbidden, NotFound, ObscuraError, short_reason
+from service.errors import Conflict, Forbidden, InvalidInput, NotFound, ObscuraError, short_reason
 from service.identity import auth, decisions
 from service.ingest import array_files
 from service.logs import get_logger
@@ -70,6 +70,8 @@ def accept(
         epsilon: record at least this epsilon as spent.
         without_images: accept that images and subjects of some uploads cannot be recognised any more.
     """
+    if epsilon is not None and not epsilon >= 0:
+        raise InvalidInput(f"The smallest epsilon to record is {epsilon:g}. It must be 0 or more.")
     reason = short_reason(reason)
     loss = _loss_of(settings, factory, account_id, given)
     with transaction(factory) as session:
@@ -204,7 +206,7 @@ def _record(
     account = ledger.lock_account(session, loss.account_id)
     if loss.known and account.head_sequence != loss.head_sequence:
         raise Conflict("The account's log has changed meanwhile. Nothing was recorded; run the command again.")
-    least = 0 if epsilon is None else ledger.filter_of(account).nano_of(min(epsilon, EPSILON_MOST))
+    least = ledger.filter_of(account).nano_of(min(epsilon, EPSILON_MOST)) if epsilon else 0
     nano = max(loss.missing_nano, least)
     proofs: dict[str, Any] = {name: getattr(loss, name) for name in ("journals", "checkpoint", "releases")}
     proofs["witnesses"] = [list(each) for each in loss.witnesses]

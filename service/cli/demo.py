@@ -78,8 +78,6 @@ for name, chosen in (("digits", ~public), ("test", public)):
 
 @dataclass(frozen=True)
 class DemoImages:
-    """Real images and their public facts."""
-
     name: str
     source: str  # where the files came from
     folder: Path  # training images, for `obscura datasets push` with `flags`
@@ -206,7 +204,6 @@ def _measured(walk: Onboarding, found: DemoImages, releases: Sequence[Release]) 
 
 
 def _row(plan: PlanRecord, release: Release, seconds: float) -> dict[str, Any]:
-    """Return the summary's row for one training. `seconds` is the time from its request to its release."""
     return {
         "recipe": plan.recipe,
         "epsilon": plan.epsilon,
@@ -220,7 +217,7 @@ def _row(plan: PlanRecord, release: Release, seconds: float) -> dict[str, Any]:
 
 def _show(output: Output, summary: dict[str, Any], out: Path) -> None:
     measured = {show_words(name): summary["accuracy"].get(name) for name in METHODS}
-    accuracies = {name: "-" if value is None else show_percent(value, up=False) for name, value in measured.items()}
+    accuracies = {name: "-" if value is None else show_percent(value) for name, value in measured.items()}
     title = f"accuracy on public test images of {summary['dataset']}, after training on images of {TEACHERS}"
     output.record(accuracies, title)
     output.rows(summary["runs"], tuple(summary["runs"][0]), "runs")
@@ -277,7 +274,6 @@ def find_images(
 
 
 def is_fashion_mnist(folder: Path) -> bool:
-    """Return whether a folder contains the four files of Fashion-MNIST, by checksum."""
     try:
         for name, digest in CHECKSUMS.items():
             packed = folder / f"{name}.gz"
@@ -292,7 +288,6 @@ def is_fashion_mnist(folder: Path) -> bool:
 def _fashion_folders(
     cache: Path, say: Callable[[str], None], download_seconds_max: float
 ) -> Iterator[tuple[str, Path]]:
-    """Yield each folder that may hold Fashion-MNIST, with its source: on this machine, cached, then downloaded."""
     yield "files on this machine", Path(os.environ.get("OBSCURA_FASHION_MNIST", str(DEBIAN_FOLDER)))
     unpacked, downloaded = cache / DEBIAN_FOLDER.relative_to("/"), cache / "FashionMNIST" / "raw"
     yield from (("local cache", folder) for folder in (unpacked, downloaded))

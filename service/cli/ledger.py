@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from obscura.cli.connection import Json
 from obscura.cli.console import CliError, Exit, Output, reporting
@@ -66,20 +67,17 @@ def verify(
         del document["heads"], document["findings"]
         losses = inspection.find_losses(settings, factory, receipt or ()) if locked else {}
         missing = [vars(loss) for loss in losses.values()]
-        if as_json:
-            found = [vars(finding) for finding in report.findings]
-            output.record({**document, "findings": found, "missing": missing}, "ledger")
-        else:
-            output.record(document, "ledger")
-            for finding in report.findings:
-                output.text(f"{finding.code.value}: {finding.message}")
-            for loss in missing:
-                epsilon = "unknown" if loss["epsilon"] is None else f"{loss['epsilon']:.3g}"
-                counts = ", ".join(f"{len(loss[name])} {noun}" for name, noun in PROOFS.items() if loss[name])
-                output.text(
-                    f"missing in account {loss['account_id']}: {loss['missing_nano']} nano-units, epsilon {epsilon}"
-                    f"{f' ({counts})' if counts else ''}. Record it: obscura ledger accept {loss['account_id']}"
-                )
+        lists = {"findings": [vars(finding) for finding in report.findings], "missing": missing}
+        output.record(document | lists if as_json else document, "ledger")
+        for finding in report.findings:
+            output.text(f"{finding.code.value}: {finding.message}")
+        for loss in missing:
+            epsilon = "unknown" if loss["epsilon"] is None else f"{loss['epsilon']:.3g}"
+            counts = ", ".join(f"{len(loss[name])} {noun}" for name, noun in PROOFS.items() if loss[name])
+            output.text(
+                f"missing in account {loss['account_id']}: {loss['missing_nano']} nano-units, epsilon {epsilon}"
+                f"{f' ({counts})' if counts else ''}. Record it: obscura ledger accept {loss['account_id']}"
+            )
     if not report.clean or locked:
         raise typer.Exit(1)
 
@@ -178,7 +176,7 @@ def public_key(context: typer.Context, as_json: Json = False) -> None:
 
     with reporting(as_json) as output:
         try:
-            key = signing.open_signing_key(Settings.at(context.obj.folder).ledger_key_path)
+            key = signing.open_signing_key(settings_at(context.obj.folder).ledger_key_path)
         except (signing.SigningKeyUnusable, OSError) as error:
             raise CliError(str(error), Exit.USAGE) from error
         if as_json:
@@ -246,7 +244,8 @@ def restore(
     from service.ledger import stops
 
     logs.configure_logging("CRITICAL")  # findings are in the result of the command
-    settings = Settings.at(context.obj.folder)
+    with reporting(as_json):
+        settings = settings_at(context.obj.folder)
     with reporting(as_json), explained(settings, Exit.USAGE):
         restored = restoring.restore(settings, folder, keep_files=keep_files, now=datetime.now(UTC))
     with open_database(context, as_json) as (settings, factory, output):
@@ -272,6 +271,15 @@ def restore(
         raise typer.Exit(1)
 
 
+def settings_at(folder: Path, **given: Any) -> Settings:
+    try:
+        return Settings.at(folder, **given)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        name = "_".join(map(str, ("OBSCURA", *first["loc"]))).upper() if first["loc"] else "OBSCURA_*"
+        raise CliError(f"The setting {name} is invalid: {first['msg']}.", Exit.USAGE) from error
+
+
 @contextmanager
 def open_database(context: typer.Context, as_json: bool) -> Iterator[tuple[Settings, SessionFactory, Output]]:
     """Open the database of the settings, and record acts in the audit log. Every failure is exit code 2."""
@@ -282,7 +290,7 @@ def open_database(context: typer.Context, as_json: bool) -> Iterator[tuple[Setti
 
     logs.configure_logging("CRITICAL")  # findings are in the result of the command
     with reporting(as_json) as output:
-        settings = Settings.at(context.obj.folder)
+        settings = settings_at(context.obj.folder)
         file = sqlite_file(settings.database_url)
         if file is not None and not file.is_file():
             raise CliError(f"There is no database at {file}: check --data-dir.", Exit.USAGE)

@@ -15,16 +15,15 @@ from threading import Thread
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 
 from obscura.cli.admins import Out, write_token
 from obscura.cli.connection import Json, Target
-from obscura.cli.console import CliError, Exit, reporting
+from obscura.cli.console import reporting
 from obscura.cli.server_side import Finding
 from obscura.client.local_service import running_at
 from obscura.extras import WORKER, MissingExtra
 from obscura.private_files import is_occupied
-from service.cli.ledger import open_database
+from service.cli.ledger import open_database, settings_at
 from service.settings import Settings
 
 
@@ -41,10 +40,7 @@ def up(
     """Run the service. By default it uses SQLite and starts a worker; OBSCURA_* settings change that."""
     target: Target = context.obj
     with reporting(as_json) as output:
-        try:
-            settings = Settings.at(target.folder, host=host, port=port)
-        except ValidationError as error:
-            raise CliError(f"The settings are invalid: {error}", Exit.USAGE) from error
+        settings = settings_at(target.folder, host=host, port=port)
         if settings.mode == "embedded" and find_spec("torch") is None:
             raise MissingExtra("It", "torch", WORKER)  # otherwise it would accept jobs that it cannot run
         from service.cli.serving import serve
@@ -80,7 +76,9 @@ def openapi() -> None:
     """Write the OpenAPI document of the HTTP interface to stdout."""
     from service.main import create_app
 
-    typer.echo(json.dumps(create_app(Settings()).openapi(), indent=1, sort_keys=True))
+    with reporting(as_json=False):
+        settings = settings_at(Path("var"))
+    typer.echo(json.dumps(create_app(settings).openapi(), indent=1, sort_keys=True))
 
 
 def restore(
@@ -105,8 +103,7 @@ def restore(
 
 
 def look_around(folder: Path) -> Iterator[Finding]:
-    """Check data folder, database, storage and supervisor."""
-    settings = Settings.at(folder)
+    settings = settings_at(folder)
     if not settings.data_dir.is_dir():
         yield Finding("data folder", "missing", f"{settings.data_dir} does not exist; a service creates it: obscura up")
         return

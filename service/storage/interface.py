@@ -222,14 +222,19 @@ def digest_file(path: Path) -> str:
 
 
 def digest_directory(directory: Path) -> str:
-    """Return the SHA-256 (hex) of the canonical JSON that maps each file's relative path to its SHA-256.
+    """Return the SHA-256 (hex) of a folder's manifest; see `manifest_of`."""
+    return hashlib.sha256(manifest_of(directory)).hexdigest()
+
+
+def manifest_of(directory: Path) -> bytes:
+    """Return the canonical JSON that maps each file's relative path to its SHA-256.
 
     Raise InvalidInput for links and special files, and NotFound if there is no such folder.
     """
     if directory.is_symlink() or not directory.is_dir():
         raise NotFound("There are no files under this identifier.")
     manifest = {path.relative_to(directory).as_posix(): digest_file(path) for path in regular_files(directory)}
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
 
 
 def regular_files(directory: Path) -> list[Path]:

@@ -126,3 +126,12 @@ def test_an_estimate_moves_between_reports():
     assert str(status) == "almost done"
     now += 60
     assert str(status) == "almost done"
+
+
+def test_ids_tell_namesakes_apart_in_a_list(monkeypatch):
+    def write(output: Output) -> None:
+        output.names = lambda _: {"ds_a": "scans", "ds_b": "scans", "ds_c": "faces"}
+        output.rows([{"dataset_id": each} for each in ("ds_a", "ds_b", "ds_c")], ("dataset_id", "id"), "jobs")
+
+    lines = [line.split() for line in shows(write, monkeypatch).splitlines()]
+    assert lines[-3:] == [["scans", "ds_a", "-"], ["scans", "ds_b", "-"], ["faces", "-"]]

@@ -137,7 +137,7 @@ def test_the_program_that_comes_with_the_weights_draws_what_the_service_draws(re
 @pytest.mark.slow
 def test_a_release_hands_out_what_was_trained_and_shows_itself(release, tmp_path):
     names = {path.name for path in release.save_weights(tmp_path)}
-    made = {"README.md", "load_generator.py"}
+    made = {"README.md", "load_generator.py", "artifact.json"}
     assert names == {"generator.json", "generator.safetensors", "privacy_card.json", *made}
     assert release.save_report(str(tmp_path / "report.html")).stat().st_size > 1000
     assert release.receipt()["statement"]["release_id"] == release.id

@@ -176,7 +176,10 @@ def test_a_use_is_written_once_an_hour_and_never_put_back(keys, now):
     written: list[str] = []
     event.listen(keys.factory.kw["bind"], "before_cursor_execute", lambda *said: written.append(said[2]))
     uses, later = KeyUses(keys.factory), now + timedelta(hours=1)
-    for moment, count in ((now, 1), (now + timedelta(minutes=40), 1), (later, 2), (later, 2)):
+    uses.note(key_id, now)
+    assert uses.write()
+    assert keys.row(ApiKey, key_id).last_used_at == now, "no key is used before it is created"
+    for moment, count in ((now + timedelta(minutes=10), 1), (later, 2), (later, 2)):
         uses.note(key_id, moment)
         uses.write()
         assert sum(statement.startswith("UPDATE") for statement in written) == count
@@ -189,11 +192,11 @@ def test_a_use_is_written_once_an_hour_and_never_put_back(keys, now):
 
 def test_a_note_is_written_beside_whoever_makes_it(keys, now):
     key_id, _token = keys.make("read")
-    uses = KeyUses(keys.factory)
+    uses, later = KeyUses(keys.factory), now + timedelta(hours=1)
     uses.start()
     with transaction(keys.factory):  # on SQLite nobody else writes meanwhile
-        uses.note(key_id, now)
-    wait_until(lambda: keys.row(ApiKey, key_id).last_used_at == to_the_hour(now), "not written")
+        uses.note(key_id, later)
+    wait_until(lambda: keys.row(ApiKey, key_id).last_used_at == to_the_hour(later), "not written")
     uses.stop()
 
 
@@ -212,4 +215,4 @@ def test_what_cannot_be_written_is_kept_for_the_next_time(tmp_path, now):
                 add_key(session, key, now)
         uses.write()
         with transaction(factory, read_only=True) as session:
-            assert set(session.scalars(select(ApiKey.last_used_at))) == {to_the_hour(now)}
+            assert set(session.scalars(select(ApiKey.last_used_at))) == {now}

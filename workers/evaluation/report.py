@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
-from obscura.wire.provenance import encode_png, mark
+from obscura.wire.provenance import encode_png
 
 SAMPLES_PER_CLASS: Final = 10
 FIRST_IMAGES: Final = 9  # on the first page
@@ -48,6 +48,7 @@ LABEL_GAP_PIXELS = 14
 SHOWN_HEIGHT_MIN_PIXELS = 56
 
 Floats = npt.NDArray[np.float64]
+Encode = Callable[[Image.Image], bytes]  # to PNG, marked as synthetic
 
 
 def write_report(
@@ -57,6 +58,7 @@ def write_report(
     images: npt.NDArray[np.uint8],
     labels: npt.NDArray[np.int64],
     technical: Mapping[str, str] | None = None,
+    encode: Encode = encode_png,
 ) -> None:
     """Write report.json into an existing folder. `service.reports` renders it, with the guarantee and evaluations.
 
@@ -70,17 +72,19 @@ def write_report(
         "release": release,
         "synthetic": {**asdict(measure(images, labels, release["classes"])), "mode_collapse_rule": MODE_COLLAPSE_RULE},
         "technical": dict(technical or {}),
-        "pictures": _pictures(images, labels, release["classes"]),
+        "pictures": _pictures(images, labels, release["classes"], encode),
     }
     text = json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True)
     (directory / "report.json").write_text(text + "\n", encoding="utf-8")
 
 
-def _pictures(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], classes: Sequence[str]) -> dict[str, Any]:
+def _pictures(
+    images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], classes: Sequence[str], encode: Encode
+) -> dict[str, Any]:
     pixels = images[..., None] if images.ndim == 3 else images  # (n, h, w, c)
 
     def uri(members: npt.NDArray[Any]) -> str:
-        png = encode_png(strip(np.rint(members).astype(np.uint8)))
+        png = encode(strip(np.rint(members).astype(np.uint8)))
         return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
 
     shown: list[dict[str, Any]] = []
@@ -166,7 +170,7 @@ def strip(images: npt.NDArray[np.uint8]) -> Image.Image:
     return Image.fromarray(np.broadcast_to(row, (*row.shape[:2], 3)).copy())
 
 
-def draw_grid(images: npt.NDArray[np.uint8], classes: Sequence[str], release_id: str | None = None) -> bytes:
+def draw_grid(images: npt.NDArray[np.uint8], classes: Sequence[str], encode: Encode = encode_png) -> bytes:
     """Return a contact sheet as PNG, marked as synthetic.
 
     `images` are synthetic, (n, h, w, c), ordered by class, with equally many of each class.
@@ -186,10 +190,10 @@ def draw_grid(images: npt.NDArray[np.uint8], classes: Sequence[str], release_id:
         top = MARGIN_PIXELS + index * row_height
         sheet.paste(row, (left, top))
         draw.text((left - LABEL_GAP_PIXELS, top + row.height / 2), label, fill=INK, font=font, anchor="rm")
-    return encode_png(sheet, None if release_id is None else mark(release_id))
+    return encode(sheet)
 
 
-def draw_tiles(images: npt.NDArray[np.uint8], release_id: str) -> bytes:
+def draw_tiles(images: npt.NDArray[np.uint8], encode: Encode) -> bytes:
     """Return TILES x TILES synthetic images (n, h, w, c) as PNG, with transparent gaps, marked as synthetic."""
     _, height, width, _ = images.shape
     gap = max(1, height // 14)
@@ -197,4 +201,4 @@ def draw_tiles(images: npt.NDArray[np.uint8], release_id: str) -> bytes:
     tiles[:, :, :height, :width, :3] = images.reshape(TILES, TILES, height, width, -1)
     tiles[:, :, :height, :width, 3] = 255
     sheet = np.concatenate(np.concatenate(tiles, axis=1), axis=1)[:-gap, :-gap]
-    return encode_png(Image.fromarray(sheet), mark(release_id))
+    return encode(Image.fromarray(sheet))

@@ -95,6 +95,9 @@ class SampleFile:
     def signed(self, content: Mapping[str, Any]) -> dict[str, str]:
         return provenance.mark(self.release_id, content, self.sign)
 
+    def encode(self, image: Image.Image) -> bytes:
+        return provenance.encode_png(image, self.signed(provenance.content_of(image)))
+
 
 _Drawn = Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]  # as `draw` yields
 
@@ -115,8 +118,7 @@ def pack(path: Path, drawn: _Drawn, request: SampleRequest, file: SampleFile) ->
     card = (json.dumps(ordered_card(file.card), indent=2, ensure_ascii=False) + "\n").encode()
     first, labels = next(drawn)
     drawn = itertools.chain([(first, labels)], drawn)
-    preview = strip(first[:FIRST_IMAGES])
-    png = provenance.encode_png(preview, file.signed(provenance.content_of(preview)))
+    png = file.encode(strip(first[:FIRST_IMAGES]))
     if file.format is SampleFormat.WEBDATASET:
         with tar_archive(path) as tar:
             tar.add(f"__{_README}__", readme)
@@ -268,7 +270,7 @@ def dataset_card(request: SampleRequest, file: SampleFile) -> str:
 def _pictures(drawn: _Drawn, file: SampleFile) -> Iterator[tuple[bytes, int]]:
     def encode(batch: npt.NDArray[np.uint8]) -> list[bytes]:
         images = [Image.fromarray(pixels[:, :, 0] if pixels.shape[-1] == 1 else pixels) for pixels in batch]
-        return [provenance.encode_png(image, file.signed(provenance.content_of(image))) for image in images]
+        return [file.encode(image) for image in images]
 
     with ThreadPoolExecutor(_ENCODERS) as pool:
         for images, labels in drawn:

@@ -135,10 +135,10 @@ def _show_generator(
     images, labels = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
     by_class = np.argsort(labels[:least], kind="stable")
     release_id, sign = release_id_of(training.job.id), context.signing_key().sign
-    (directory / GRID_FILE).write_bytes(report.draw_grid(images[:least][by_class], classes, release_id))
-    (directory / TILES_FILE).write_bytes(report.draw_tiles(images[: report.TILES**2], release_id))
-    stored = slice(min(drawn, max(least, _STORED_MAX)))
     file = SampleFile(SampleFormat.IMAGEFOLDER, release["name"], card, release_id, sign)
+    (directory / GRID_FILE).write_bytes(report.draw_grid(images[:least][by_class], classes, file.encode))
+    (directory / TILES_FILE).write_bytes(report.draw_tiles(images[: report.TILES**2], file.encode))
+    stored = slice(min(drawn, max(least, _STORED_MAX)))
     request = replace(request, count=len(images[stored]))
     pack(directory / IMAGES_FILE, iter([(images[stored], labels[stored])]), request, file)
     on_gpu = context.device.type == "cuda"
@@ -150,7 +150,9 @@ def _show_generator(
         "attempts": str(training.job.attempt),
         "plan (SHA-256)": body_hash(training.job.plan),
     }
-    report.write_report(directory, release=release, images=images, labels=labels, technical=technical)
+    report.write_report(
+        directory, release=release, images=images, labels=labels, technical=technical, encode=file.encode
+    )
 
 
 def _incomplete(training: Training, ran: Mapping[str, Event], reason: str) -> dict[str, Any] | None:

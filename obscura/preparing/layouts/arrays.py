@@ -10,7 +10,7 @@ import io
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from PIL import Image
 from obscura.errors import PackingError
 from obscura.image_types import PIXELS_MAX
 from obscura.preparing.choices import Choices
-from obscura.preparing.columns import NOT_ONE, read_columns
+from obscura.preparing.columns import NOT_ONE, labels_of
 from obscura.preparing.depth import Numbers
 from obscura.preparing.labels import UNLABELLED, label_text, read_labels, require_stated
 from obscura.preparing.package import Package, file_stream, npy_member, zip_stream
@@ -53,7 +53,6 @@ class Arrays:
     subjects: Sequence[SubjectId] | None = None
 
     def source(self, choices: Choices, *, subjects: bool | None) -> Source:
-        """Validate types and shapes and return the source."""
         images, owners = self.images, self.subjects
         if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (1,), (3,)):
             raise PackingError(
@@ -70,15 +69,6 @@ class Arrays:
         classes = numbered or choices.classes or in_order(used)
         height, width, channels = (*images.shape[1:], 1)[:3]
 
-        def walk(tally: Tally) -> Iterator[Record]:
-            tally.left_out[UNLABELLED] += labels.count(None)
-            flat = images[:, :, :, 0] if images.shape[3:] == (1,) else images
-            for number, label in enumerate(labels):
-                if label is not None:
-                    pixels: Pixels = np.ascontiguousarray(flat[number])
-                    owner = None if owners is None else owners[number]
-                    yield Record(label, owner, f"number {number}", lambda pixels=pixels: pixels)  # type: ignore[misc]
-
         def package() -> Package:
             label_numbers = {name: number for number, name in enumerate(classes)}
             arrays: dict[str, np.ndarray[Any, Any]] = {"images": images}
@@ -93,7 +83,7 @@ class Arrays:
         is_text = choices.classes is None and numbered is None  # names that were not stated need the owner's answer
         return Source(
             "Arrays",
-            walk,
+            lambda tally: _walk(images, labels, owners, UNLABELLED, tally),
             None if is_text else classes,
             None if None in labels else package,
             (height, width, channels),
@@ -102,7 +92,6 @@ class Arrays:
 
 
 def find(path: Path, choices: Choices, subjects: bool) -> Source | None:
-    """Recognise an .npz file."""
     if path.is_dir() or path.suffix.lower() != ".npz":
         return None
     headers = {}
@@ -143,17 +132,16 @@ def find(path: Path, choices: Choices, subjects: bool) -> Source | None:
             raise PackingError(f"The subjects of {path.name} must be integers or text, one for each image.")
         ids = tuple(flat.tolist())
 
-    def walk(tally: Tally) -> Iterator[Record]:
-        tally.left_out[NOT_ONE if choices.attribute else UNLABELLED] += labels.count(None)
+    def images() -> Iterator[np.ndarray[Any, Any]]:
         with zipfile.ZipFile(path) as archive, archive.open(f"{names['images']}.npy") as member:
             _header(member)
-            for number, label in enumerate(labels):
+            for _ in labels:
                 data = member.read(int(np.prod(shape[1:])) * dtype.itemsize)
-                if label is not None:
-                    values = np.frombuffer(data, dtype).reshape(shape[1:])
-                    values = np.ascontiguousarray(values.transpose(1, 2, 0)) if channels_first else values
-                    owner = None if ids is None else ids[number]
-                    yield Record(label, owner, f"number {number}", partial(_image, values))
+                values = np.frombuffer(data, dtype).reshape(shape[1:])
+                yield np.ascontiguousarray(values.transpose(1, 2, 0)) if channels_first else values
+
+    def walk(tally: Tally) -> Iterator[Record]:
+        return _walk(images(), labels, ids, NOT_ONE if choices.attribute else UNLABELLED, tally)
 
     def package() -> Package:
         assert classes is not None
@@ -173,6 +161,20 @@ def find(path: Path, choices: Choices, subjects: bool) -> Source | None:
     owned = None if ids is None else f"The array {names['subjects']!r} of {path.name}"
     shown_shape = (height, width, min(channels, 3))
     return Source(title, walk, classes, package if as_it_is else None, shown_shape, owned=owned)
+
+
+def _walk(
+    images: Iterable[np.ndarray[Any, Any]],
+    labels: Sequence[str | None],
+    owners: Sequence[SubjectId] | None,
+    left_out: str,
+    tally: Tally,
+) -> Iterator[Record]:
+    tally.left_out[left_out] += labels.count(None)
+    for number, (values, label) in enumerate(zip(images, labels, strict=True)):
+        if label is not None:
+            owner = None if owners is None else owners[number]
+            yield Record(label, owner, f"number {number}", partial(_image, values))
 
 
 def _image(values: np.ndarray[Any, Any]) -> Content:
@@ -256,7 +258,4 @@ def _labels_of(
             "columns of 0 and 1."
         )
     rows = [(str(number), *map(str, map(int, row))) for number, row in enumerate(labels.tolist())]
-    table = Table(path.name, ("number", *map(str, range(labels.shape[1]))), rows)
-    here = choices.model_copy(update={"file_column": "number", "label_column": None, "subject_column": None})
-    contents = read_columns(table, here, lambda _: True, subjects=False)
-    return tuple(row.label for row in contents.rows), contents.classes
+    return labels_of(Table(path.name, ("number", *map(str, range(labels.shape[1]))), rows), choices)

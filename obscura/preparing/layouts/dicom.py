@@ -20,8 +20,8 @@ from obscura.preparing.choices import NO_TAG, SUBJECT_TAG_USUAL, Choices
 from obscura.preparing.folders import LOOSE, base_of
 from obscura.preparing.questions import classes_flag
 from obscura.preparing.sources import Record, Source, Tally, fail
-from obscura.preparing.subjects import OPEN_BY_SUBJECT
-from obscura.preparing.trees import OTHER, Tree, all_files, begin, below, folders, suffix_of
+from obscura.preparing.subjects import by_subject
+from obscura.preparing.trees import Tree, all_files, begin, below, folders, suffix_of
 
 if TYPE_CHECKING:
     from pydicom.dataset import Dataset
@@ -39,7 +39,6 @@ SAME_STUDY = (
 
 
 def find_tree(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | None:
-    """Recognise a tree with at least one DICOM file."""
     if not is_in(tree):
         if choices.label_tag is not None or choices.subject_tag != SUBJECT_TAG_USUAL or choices.frames == "all":
             raise PackingError(
@@ -64,11 +63,14 @@ def find_tree(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source 
         )
     title = f"{note}, DICOM" if note else "DICOM"
     owned = f"The tag {choices.subject_tag}" if subjects else None
-    return Source(title, lambda tally: _walk(tree, base, _Reader(choices, subjects, tally)), folders=named, owned=owned)
+
+    def walk(tally: Tally) -> Iterator[Record]:
+        return _walk(tree, base, _Reader(choices, subjects, tally))
+
+    return Source(title, walk, grey=True, folders=named, owned=owned)
 
 
 def is_in(tree: Tree) -> bool:
-    """Return whether the tree contains a DICOM file."""
     return any(_is_dicom(tree, path) for path in all_files(tree))
 
 
@@ -93,7 +95,7 @@ def with_owners(source: Source, choices: Choices, *, subjects: bool | None) -> S
             else:
                 yield replace(record, read=lambda content=content: content)  # type: ignore[misc]
 
-    return replace(source, walk=walk, owned=owned)
+    return replace(source, walk=walk, grey=True, owned=owned)
 
 
 def _walk(tree: Tree, base: str, reader: _Reader) -> Iterator[Record]:
@@ -107,8 +109,7 @@ def _walk(tree: Tree, base: str, reader: _Reader) -> Iterator[Record]:
         record = Record(label, None, path, partial(tree.read, path))
         is_dicom = _is_dicom(tree, path)
         if not is_dicom and suffix_of(path) not in image_suffixes():
-            tally.left_out[OTHER] += 1
-            tally.suffixes.add(suffix_of(path) or path.rpartition("/")[2])
+            tally.leave_out(path)
             others |= {label: None} if label else {}
         elif not label and not (is_dicom and tagged):
             tally.left_out[LOOSE] += 1
@@ -169,12 +170,10 @@ class _Reader:
         tag = self.choices.subject_tag
         person = "" if tag == NO_TAG else dicom.tag_text(dataset, tag)
         if person and self.subjects is False and any(person in owners for owners in self.private_owners.values()):
-            raise PackingError(
-                f"Several images have the same {tag}, but the account protects single records: a person with several "
-                "images would be protected less than it seems. Use an account whose unit is the subject, and state the "
-                f"largest number of images (--at-most) and of subjects (--subjects-at-most): {OPEN_BY_SUBJECT}. If "
-                f"{tag} does not identify the subject, give the right tag: --subject-tag TAG. If no two images show "
-                f"the same person, add --subject-tag {NO_TAG}."
+            raise by_subject(
+                f"Several images have the same {tag}",
+                f"If {tag} does not identify the subject, give the right tag: --subject-tag TAG. If no two images show "
+                f"the same person, add --subject-tag {NO_TAG}.",
             )
         study = "" if person or self.subjects is not False else dicom.tag_text(dataset, "StudyInstanceUID")
         self.tally.notes[SAME_STUDY] += study in self.private_studies
@@ -184,10 +183,7 @@ class _Reader:
         frames = dicom.frames_of(dataset)
         wanted = frames if self.choices.frames == "all" else 1
         if wanted > 1 and self.subjects is False:
-            raise PackingError(
-                f"{record.shown} has {frames:,} frames, which show one person, but the account protects single "
-                f"records. Remove the option --frames, or use an account whose unit is the subject: {OPEN_BY_SUBJECT}"
-            )
+            raise by_subject(f"{record.shown} has {frames:,} frames of one person", "Or leave --frames out.")
         self.tally.notes[BURNT_IN] += wanted * (dicom.tag_text(dataset, "BurnedInAnnotation").upper() != "NO")
         self.tally.notes["of the images are the first frame of a file with several frames"] += wanted < frames
         for number in range(wanted):

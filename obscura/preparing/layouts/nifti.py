@@ -25,8 +25,8 @@ from obscura.preparing.choices import Axis, Choices
 from obscura.preparing.depth import Numbers, Window
 from obscura.preparing.folders import LOOSE, base_of, require_no_masks
 from obscura.preparing.sources import Record, Source, Tally, fail
-from obscura.preparing.subjects import OPEN_BY_SUBJECT
-from obscura.preparing.trees import OTHER, Tree, all_files, below, folders, suffix_of
+from obscura.preparing.subjects import by_subject
+from obscura.preparing.trees import Tree, all_files, below, folders, suffix_of
 
 SUFFIXES = (".nii", ".nii.gz")
 _WHAT = "Reading NIfTI files"
@@ -52,7 +52,6 @@ class Volume:
 
 
 def open_volume(data: bytes) -> Volume:
-    """Parse a NIfTI file, gzipped or not."""
     with extras(_WHAT):
         import nibabel as untyped  # slow to import, and needed only for these files
 
@@ -88,7 +87,6 @@ _BIDS = re.compile(r"(?:^|[/_])(sub-[0-9A-Za-z]+)(?=[/_.]|$)")
 
 
 def find_tree(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | None:
-    """Recognise a tree with at least one NIfTI file."""
     if not any(_is_nifti(path) for path in all_files(tree)):
         if choices.slices is not None or choices.every is not None:
             raise PackingError(f"--slices and --every are for NIfTI volumes, but {tree.name} has none.")
@@ -103,10 +101,7 @@ def find_tree(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source 
             ["--slices axial"],
         )
     if every is not None and subjects is False:
-        raise PackingError(
-            "--every takes several slices of one person, but the account protects single records. Leave --every out to "
-            "take only the middle slice, or use an account whose unit is the subject."
-        )
+        raise by_subject("--every takes several slices of one person", "Or leave --every out, for the middle slice.")
     base, note = base_of(tree, choices, subjects=False, holds=lambda at: any(map(_is_nifti, tree.files(at))))
     if not folders(tree, base):
         raise PackingError(
@@ -124,8 +119,7 @@ def find_tree(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source 
             if suffix_of(path) in image_suffixes():
                 raise PackingError(f"{tree.name} has volumes and other images ({path}): push them as two datasets.")
             if not _is_nifti(path):
-                tally.left_out[OTHER] += 1
-                tally.suffixes.add(suffix_of(path) or path.rpartition("/")[2])
+                tally.leave_out(path)
                 others |= {label: None} if inside else {}
                 continue
             if not inside:
@@ -136,11 +130,7 @@ def find_tree(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source 
             named = bids[1] if bids else inside.rpartition("/")[0].partition("/")[0]
             owner = named or path
             if subjects is False and owner in known:
-                raise PackingError(
-                    "By their paths, several volumes are of one person, but the account protects single records. Use "
-                    "an account whose unit is the subject, and state an upper limit on the subjects "
-                    f"(--subjects-at-most): {OPEN_BY_SUBJECT}"
-                )
+                raise by_subject("By their paths, several volumes are of one person")
             known.add(owner)
             try:
                 volume = open_volume(tree.read(path))
@@ -158,7 +148,7 @@ def find_tree(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source 
         tally.lost += [name for name in others if name not in used]
 
     owned = "The paths of the volumes" if subjects else None
-    return Source(f"{note + ', ' if note else ''}NIfTI, {axis} slices", walk, folders=True, owned=owned)
+    return Source(f"{note + ', ' if note else ''}NIfTI, {axis} slices", walk, grey=True, folders=True, owned=owned)
 
 
 def _is_nifti(path: str) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 from obscura.errors import ChoiceNeeded, PackingError, Unreadable
 from obscura.extras import extras
 from obscura.preparing.choices import Choices
-from obscura.preparing.columns import NOT_ONE, read_columns, shared_column
+from obscura.preparing.columns import NOT_ONE, labels_of, shared_column
 from obscura.preparing.labels import UNLABELLED, label_text, read_labels
 from obscura.preparing.sources import Record, Source, Tally, choose_part, part_in
 from obscura.preparing.tables import SEVERAL, Table, usual_columns
@@ -29,14 +29,12 @@ _ARROW_FILE = b"ARROW1"  # the first bytes of Arrow files, but not of Arrow stre
 
 
 def find(path: Path, choices: Choices, subjects: bool) -> Source | None:
-    """Recognise one Parquet or Arrow file."""
     if path.is_dir() or suffix_of(path.name) not in _SUFFIXES:
         return None
     return _source(FolderTree(path.parent), path.name, [path.name], choices, subjects)
 
 
 def find_tree(tree: Tree, choices: Choices, subjects: bool) -> Source | None:
-    """Recognise a tree with Parquet or Arrow files."""
     files = [path for path in all_files(tree) if suffix_of(path) in _SUFFIXES]
     return _source(tree, tree.name, files, choices, subjects) if files else None
 
@@ -125,9 +123,7 @@ def _labels_of(
         for number, value in enumerate(values):
             labels = [names[each] if names and isinstance(each, int) else str(each) for each in value or []]
             rows.append((str(number), SEVERAL.join(labels)))
-        here = choices.model_copy(update={"file_column": "row", "label_column": "labels", "subject_column": None})
-        contents = read_columns(Table(files[0], ("row", "labels"), rows), here, lambda _: True, subjects=False)
-        return tuple(row.label for row in contents.rows), contents.classes
+        return labels_of(Table(files[0], ("number", "labels"), rows), choices)
     if choices.attribute:
         raise PackingError("Leave --attribute out: each image of this table has only one label.")
     absent = "" if any(isinstance(value, str) for value in values) else -1

@@ -29,7 +29,6 @@ _LABEL_KEYS, _SUBJECT_KEYS = ("label", "class", "cls"), ("subject", "subject_id"
 
 
 def find(path: Path, choices: Choices, subjects: bool) -> Source | None:
-    """Recognise a WebDataset tar, or a folder of them."""
     name, found = path.name, [path]
     if path.is_dir():
         found = [tar for place in ("*.tar*", "*/*.tar*") for tar in path.glob(place) if tar.is_file()]

@@ -116,7 +116,7 @@ def read_image(service: Running, request: Request, release_id: ReleaseId, number
 def read_file(service: Running, request: Request, release_id: ReleaseId, name: FileName) -> Response:
     """Download a file of the release. Generators have `generator.*`, a model card, `load_generator.py`, which needs
     only torch, and `images.zip` with stored images. Classifiers have `classifier.*` and `extractor.safetensors`. Class
-    counts have `histogram.json`. Every release has its privacy card.
+    counts have `histogram.json`. Every release has its privacy card, and `artifact.json` with the SHA-256 of its files.
     """
     if name in formats.MADE:
         made = cards.read_made(service.storage, service.factory, release_id, name)

@@ -17,7 +17,7 @@ from pydicom.dataset import Dataset
 from pydicom.pixels import apply_color_lut, apply_modality_lut, apply_voi_lut
 from pydicom.uid import DeflatedExplicitVRLittleEndian
 
-from obscura.errors import PackingError, Unreadable
+from obscura.errors import ChoiceNeeded, PackingError, Unreadable
 from obscura.extras import MissingExtra
 from obscura.preparing import BrokenImages, prepare
 from obscura.preparing.choices import Choices
@@ -63,6 +63,19 @@ def as_pydicom_shows_it(file: Dataset) -> np.ndarray:
         low, high = 0, 2 ** file.VOILUTSequence[0].LUTDescriptor[2] - 1
     bright = np.clip((values - low) / (high - low), 0, 1) * 255
     return np.rint(255 - bright if file.PhotometricInterpretation == "MONOCHROME1" else bright)
+
+
+def test_dicom_images_are_declared_in_grey_unless_the_owner_states_or_must_choose(tmp_path):
+    folder = write_files(
+        tmp_path, {f"scans/{name}/{n}.dcm": ramp(PatientID=f"{name}{n}") for name in "ab" for n in (1, 2)}
+    )
+    assert prepare(folder / "scans", subjects=None).channels == 1
+    assert prepare(folder / "scans", Choices(grey=False), subjects=None).channels == 3
+    Image.new("L", (16, 16), 9).save(folder / "scans" / "a" / "3.png")  # one image must not change the default
+    with pytest.raises(ChoiceNeeded, match="1 of 5 images are in colour, or are not in DICOM files") as asked:
+        prepare(folder / "scans", subjects=None)
+    assert asked.value.flags == ("--colour",)
+    assert prepare(folder / "scans", Choices(grey=True, depth=12), subjects=None).channels == 1
 
 
 @pytest.mark.filterwarnings("ignore")  # of pydicom, about its damaged files

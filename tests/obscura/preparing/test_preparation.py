@@ -296,7 +296,8 @@ def test_arrays_of_a_size_that_images_may_have_keep_it(colours, side):
 def test_grey_and_colour(tmp_path, colours):
     grey = Image.fromarray(colours()).convert("L")
     usual, same = Choices(), Choices(size=48)
-    assert prepare(folder_of(tmp_path / "grey", grey, grey), usual).channels == 3
+    package = prepare(folder_of(tmp_path / "grey", grey, grey), usual)
+    assert (package.channels, package.private_notes[-1].endswith("add --grey.")) == (3, True)
     mixed = folder_of(tmp_path / "mixed", grey, colours())
     package = prepare(mixed, same)
     assert (package.channels, package.summary) == (3, "2 images: 1 turned to colour.")

@@ -129,7 +129,7 @@ def of_records(tmp_path: Path, head: str, *cells: str) -> Path:
     [("lesion_id", "1234"), ("lesion_id", "1111"), ("age", "4455"), ("site", "1122"), ("eye", "LRLR")],
 )
 def test_other_columns_are_not_remarked_upon(tmp_path, head, cells):
-    assert prepare(of_records(tmp_path, head, *cells), Choices(labels="t.csv")).private_notes == ()
+    assert prepare(of_records(tmp_path, head, *cells), Choices(labels="t.csv", grey=True)).private_notes == ()
 
 
 def test_the_screen_shows_how_many_subjects_there_are_and_where_their_ids_come_from(tmp_path):

@@ -15,7 +15,7 @@ import pytest
 from service.audit.proofs import check_receipt
 from service.audit.signing import SignatureRefused, SigningKeyUnusable, make_signing_key, open_signing_key, trusted_keys
 from service.inspection import inspect_ledger
-from service.storage.interface import digest_directory
+from service.storage.interface import digest_directory, manifest_of
 from tests.together import at_once
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "verify_receipt.py"
@@ -68,8 +68,23 @@ def test_a_receipt_is_checked_offline_with_a_pinned_key(book, tmp_path):
         answer = check_offline(receipt, tmp_path, key, "--artifact", str(folder))
         assert answer.returncode == 0, answer.stderr
         assert receipt["statement"]["release_id"] in answer.stdout
-    (folder / "generator.json").write_text("{ }")
-    assert check_offline(receipt, tmp_path, public, "--artifact", str(folder)).returncode == 1
+    weights = tmp_path / "weights"  # as `obscura releases weights` writes it: some of the files, and others
+    weights.mkdir()
+    (weights / "artifact.json").write_bytes(manifest_of(folder))
+    (weights / "README.md").write_text("a model card")
+    no_file = check_offline(receipt, tmp_path, public, "--artifact", str(weights))
+    assert (no_file.returncode, "no file of the artifact" in no_file.stderr) == (1, True)
+    (weights / "generator.json").write_text("{}")
+    covered = check_offline(receipt, tmp_path, public, "--artifact", str(weights))
+    assert (covered.returncode, "not covered by the receipt: README.md" in covered.stdout) == (0, True)
+    assert check_offline(receipt, tmp_path, public, "--artifact", str(weights / "generator.json")).returncode == 0
+    for path in (weights / "README.md", folder / "generator.json", tmp_path / "nowhere"):
+        assert check_offline(receipt, tmp_path, public, "--artifact", str(path)).returncode == 1
+    for changed_folder in (weights, folder):
+        (changed_folder / "generator.json").write_text("{ }")
+        assert check_offline(receipt, tmp_path, public, "--artifact", str(changed_folder)).returncode == 1
+    (weights / "artifact.json").write_bytes(manifest_of(folder))
+    assert check_offline(receipt, tmp_path, public, "--artifact", str(weights)).returncode == 1
     assert check_offline(receipt, tmp_path, "0" * 64).returncode == 1
     assert check_offline(receipt, tmp_path, str(tmp_path / "missing.pem")).returncode == 2
 

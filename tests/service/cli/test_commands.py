@@ -139,10 +139,11 @@ def test_from_training_to_download(shell, account, dataset, tmp_path):
     verified = shell("ledger", "verify", "--receipt", str(receipt), "--json").json
     assert verified["clean"]
     assert verified["artifacts"] == verified["releases"] >= 1
-    key, folder = shell.data_dir / "keys" / "ledger.pub.pem", shell.data_dir / "releases" / release_id
-    command = [sys.executable, "-I", str(SCRIPT), str(receipt), "--key", str(key), "--artifact", str(folder)]
-    checked = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert f"paid {spent['spent_nano']} nano-units for release {release_id}" in checked.stdout
+    key, stored = shell.data_dir / "keys" / "ledger.pub.pem", shell.data_dir / "releases" / release_id
+    for artifact in (stored, tmp_path / "weights", tmp_path / "weights" / "generator.safetensors"):
+        command = [sys.executable, "-I", str(SCRIPT), str(receipt), "--key", str(key), "--artifact", str(artifact)]
+        checked = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert f"paid {spent['spent_nano']} nano-units for release {release_id}" in checked.stdout
     printed = shell("releases", "receipt", release_id).json
     assert printed == json.loads(receipt.read_text("utf-8"))
 

@@ -160,6 +160,8 @@ def test_a_backup_comes_back_by_the_commands_and_says_where_the_keys_are(book, t
     assert nano == 0
     assert f"obscura ledger accept {account_id}" in there("ledger", "verify", code=1).out.replace("\n", " ")
     shutil.copy(ours / "admin.key", new / "admin.key")
+    for epsilon in ("nan", "-inf"):
+        assert "0" in there("ledger", "accept", account_id, "--epsilon", epsilon, code=2).err
     assert "Nothing of account" in there("ledger", "accept", "acc_" + "a" * 20, code=2).err
     book.factory.kw["bind"].dispose()
     for file in ours.glob("obscura.db*"):

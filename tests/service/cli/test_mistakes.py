@@ -52,6 +52,10 @@ MISTAKES = {
     "a command of a group that is mistyped": ("datasets psh", "Did you mean 'push'?"),
     "no service": ("--url http://127.0.0.1:1 --token t accounts list", "obscura up"),
     "no service on this machine, and none named": ("--data-dir nowhere accounts list", "obscura login URL"),
+    "an option of `obscura` after a command": ("up --data-dir x", "before the command: obscura --data-dir DIR up ..."),
+    "one after a command of a group": ("accounts list --token t", "obscura --token TOKEN accounts ..."),
+    "a page of a name that two datasets have": ("open twins", "Give an id instead: ds_"),
+    "a setting that is invalid": ("ledger status", "The setting OBSCURA_PORT is invalid"),
     "no key for an address": ("--url https://obscura.example.org accounts list", "obscura login https://obscura"),
     "a key that the service does not know": ("--token nonsense accounts list", "obscura login"),
     "a profile that is not there": ("--profile work accounts list", "obscura login URL --profile work"),
@@ -98,7 +102,8 @@ CODES |= dict.fromkeys((mistake for mistake in MISTAKES if mistake.startswith(("
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_ends_in_what_to_do_next(mistake, shell, people):
     line, expected = MISTAKES[mistake]
-    ran = shell(*shlex.split(line.format(people=people)), code=CODES.get(mistake, 2), input="key\n")
+    settings = {"OBSCURA_PORT": "1e400"} if "setting" in mistake else {}
+    ran = shell(*shlex.split(line.format(people=people)), code=CODES.get(mistake, 2), input="key\n", **settings)
     assert ran.out == ""
     said = " ".join(re.sub("[│╭╮╰╯─]", " ", ran.err).split())
     assert expected in said[-200:], said

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from obscura.cli.app import app
+from obscura.cli.app import PANELS, app
 from obscura.cli.console import Output
 from obscura.cli.fields import show_field
-from obscura.cli.help_pages import PANELS
 from obscura.wire.job_schemas import RECIPE_USUAL
 from privacy.plans.registry import RECIPES
 from tests.service.cli.conftest import Shell, environment

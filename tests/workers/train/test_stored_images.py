@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from obscura.wire.provenance import content_of, encode_png, verify
 from obscura.wire.words import SampleFormat
+from service.audit.signing import open_signing_key
 from service.db.job_tables import Sample
 from service.errors import NotFound
 from service.gallery import open_gallery
@@ -36,6 +38,11 @@ def test_a_release_stores_the_images_of_its_report(workshop):
     sampling = workshop.sample(release.id, count=COUNT, seed=0, format=SampleFormat.IMAGEFOLDER.value)
     assert workshop.work(sampling, TINY) == ExitStatus.ENDED
     sample = workshop.do(made_by, Sample, sampling)
+    for name in ("grid.png", "tiles.png"):  # every image of a release is signed
+        with Image.open(folder / name) as image:
+            signature = json.loads(image.info["obscura"])
+            own_key = open_signing_key(workshop.settings.ledger_key_path).key_id
+            assert verify(signature, content_of(image), own_key) == ("valid", release.id, own_key)
     with (
         zipfile.ZipFile(folder / "images.zip") as stored,
         zipfile.ZipFile(workshop.settings.data_dir / sample.path) as drawn,
@@ -56,7 +63,7 @@ def test_a_release_stores_the_images_of_its_report(workshop):
 
 def test_tiles_are_laid_out_in_rows_with_transparent_gaps():
     images = np.full((9, 14, 28, 3), 200, np.uint8) + np.arange(9, dtype=np.uint8)[:, None, None, None]
-    with Image.open(io.BytesIO(draw_tiles(images, "rel_x"))) as sheet:
+    with Image.open(io.BytesIO(draw_tiles(images, encode_png))) as sheet:
         pixels = np.asarray(sheet)
     assert pixels.shape == (3 * 14 + 2, 3 * 28 + 2, 4)
     for number in range(9):
@@ -64,5 +71,5 @@ def test_tiles_are_laid_out_in_rows_with_transparent_gaps():
         assert (pixels[top : top + 14, left : left + 28] == [*[200 + number] * 3, 255]).all()
     assert (pixels[14, :, 3] == 0).all()
     assert (pixels[:, 28, 3] == 0).all()
-    with Image.open(io.BytesIO(draw_tiles(images[..., :1], "rel_x"))) as grey:
+    with Image.open(io.BytesIO(draw_tiles(images[..., :1], encode_png))) as grey:
         assert grey.getpixel((0, 0)) == (200, 200, 200, 255)

@@ -334,7 +334,7 @@ def test_a_network_of_another_time_has_no_program(served, generator):
 
 def test_the_client_saves_all_of_them(served, generator, client, tmp_path):
     saved = client.releases.get(generator).save_weights(tmp_path / "weights")
-    names = {"generator.json", "generator.safetensors", "privacy_card.json", *MADE}
+    names = {"generator.json", "generator.safetensors", "privacy_card.json", "artifact.json", *MADE}
     assert {path.name for path in saved} == {path.name for path in (tmp_path / "weights").iterdir()} == names
 
 
