@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -22,9 +22,6 @@ from workers.recipes.interface import NothingUseful, Piece, Run, TrustedCurator,
 from workers.recipes.private_steps import Task, planned_steps, steps_work
 from workers.recipes.ranks import all_agree
 from workers.recipes.records import Units, alike_block, anchor_images, labels_of, pixels_of
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 FEATURES = "features"  # a stage of reports
 FEATURES_BLOCK = 512  # images per batch of feature computation
