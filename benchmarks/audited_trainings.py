@@ -33,9 +33,9 @@ from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.warm_start import BY_CLASS, MEANS, POOLED, QUANTISATION, warm_start_event
 from workers.recipes import coefficients, datalens, warm_start
 from workers.recipes import moments as class_moments
+from workers.recipes.datalens import PixelStudent, Release
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.released_sums import quantised
-from workers.recipes.teacher_stage import PixelStudent, Release
 
 Array = npt.NDArray[np.float64]
 _GREY, _AMPLITUDE = 64, 63

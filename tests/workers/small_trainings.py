@@ -30,9 +30,9 @@ from service.db.job_tables import Release, Sample
 from service.storage.interface import digest_directory
 from workers.evaluation.utility import TRAINING
 from workers.recipes import private_steps
+from workers.recipes.datalens import Release as VoteRelease
 from workers.recipes.interface import Cancelled, Run, TrainingData
 from workers.recipes.registry import TRAINERS
-from workers.recipes.teacher_stage import Release as VoteRelease
 from workers.supervise.attempts import ExitStatus
 from workers.train.drawing import SampleRequest
 from workers.train.packing import SampleFile, write_sample
