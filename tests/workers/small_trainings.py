@@ -34,8 +34,8 @@ from workers.recipes.datalens import Release as VoteRelease
 from workers.recipes.interface import Cancelled, Run, TrainingData
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import ExitStatus
-from workers.train.drawing import SampleRequest
-from workers.train.packing import SampleFile, write_sample
+from workers.train.drawing import SampleRequest, draw
+from workers.train.packing import SampleFile, pack
 
 ACCOUNT = open_filter(8.0, 1e-5)
 SECRET = bytes(range(32))
@@ -218,7 +218,8 @@ def write_drawing(
     **request: Any,
 ) -> Path:
     file = SampleFile(SampleFormat(sample_format), title, card, "rel_small", KEY.sign)
-    write_sample(path, generator, SampleRequest(**{"seed": 5, **request}), file)
+    asked = SampleRequest(**{"seed": 5, **request})
+    pack(path, draw(generator, asked), asked, file)
     return path
 
 
