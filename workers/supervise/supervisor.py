@@ -121,44 +121,39 @@ def supervise(
         put_away(storage_of(settings), work_key(attempt.job_id), now=datetime.now(UTC))
 
 
+@dataclass
 class _Watch:
     """Renews the lease, and decides when the runner must stop.
 
     The first reason to stop is kept, except that any reason replaces WINDING_UP, and FENCED replaces any reason.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        factory: SessionFactory,
-        attempt: Attempt,
-        draining: Callable[[], bool],
-        patience: Patience,
-        listener: Listener,
-    ) -> None:
-        self.stop: Stop | None = None
-        self._settings, self._factory = settings, factory
-        self._attempt = attempt
-        self._this: dict[str, Any] = {"job_id": attempt.job_id, "attempt": attempt.number}
-        self._draining, self._patience, self._listener = draining, patience, listener
+    settings: Settings
+    factory: SessionFactory
+    attempt: Attempt
+    draining: Callable[[], bool]
+    patience: Patience
+    listener: Listener
+    stop: Stop | None = None
+
+    def __post_init__(self) -> None:
+        self._this: dict[str, Any] = {"job_id": self.attempt.job_id, "attempt": self.attempt.number}
         self._reported_minutes: int | None = None
-        now = time.monotonic()
-        self._started = self._beaten = self._looked = now
-        self._stopped = now
+        self._started = self._beaten = self._looked = self._stopped = time.monotonic()
 
     def look(self) -> Stop | None:
         """Run due checks, and return the reason to stop, if there is one."""
         now = time.monotonic()
         reason = self._beat(now) or self._requested(now)
-        if reason is None and self.stop is None and now - self._started > self._settings.job_seconds_max:
+        if reason is None and self.stop is None and now - self._started > self.settings.job_seconds_max:
             reason = Stop.TIME_LIMIT
             with suppress(SQLAlchemyError):
-                with transaction(self._factory) as session:
+                with transaction(self.factory) as session:
                     publishes = jobs.end_early(session, **self._this, why=EarlyEnd.TIME_LIMIT)
                 reason = Stop.WINDING_UP if publishes else reason
-        if self._listener.listen() > self._settings.silent_seconds_max and reason in (None, Stop.WINDING_UP):
+        if self.listener.listen() > self.settings.silent_seconds_max and reason in (None, Stop.WINDING_UP):
             reason = Stop.SILENT
-        if self._draining() and reason in (None, Stop.WINDING_UP):
+        if self.draining() and reason in (None, Stop.WINDING_UP):
             reason = Stop.DRAINED
         if reason is not None and reason is not self.stop and self.stop in (None, Stop.WINDING_UP):
             self.stop, self._stopped = reason, now
@@ -171,42 +166,42 @@ class _Watch:
 
         A runner that publishes a partial result (WINDING_UP) has longer, unless it gives no sign of life.
         """
-        patience, passed_seconds = self._patience, time.monotonic() - self._stopped
+        patience, passed_seconds = self.patience, time.monotonic() - self._stopped
         if self.stop is Stop.WINDING_UP:
-            silent_seconds = min(self._listener.silent_seconds, passed_seconds)
+            silent_seconds = min(self.listener.silent_seconds, passed_seconds)
             return passed_seconds > patience.wind_up_seconds or silent_seconds > patience.wind_up_silent_seconds
         return self.stop in (Stop.FENCED, Stop.SILENT) or passed_seconds > patience.grace_seconds
 
     def _beat(self, now: float) -> Stop | None:
-        if now - self._beaten < self._settings.heartbeat_seconds:
+        if now - self._beaten < self.settings.heartbeat_seconds:
             return None
         try:
-            with transaction(self._factory) as session:
-                seconds = self._settings.lease_seconds
+            with transaction(self.factory) as session:
+                seconds = self.settings.lease_seconds
                 jobs.heartbeat(session, **self._this, now=datetime.now(UTC), lease_seconds=seconds)
         except (StaleAttempt, NotFound, Conflict):
-            with suppress(SQLAlchemyError), transaction(self._factory, read_only=True) as session:
-                job = session.get(Job, self._attempt.job_id)
-                if job is not None and job.attempt == self._attempt.number and job.finished_at is not None:
+            with suppress(SQLAlchemyError), transaction(self.factory, read_only=True) as session:
+                job = session.get(Job, self.attempt.job_id)
+                if job is not None and job.attempt == self.attempt.number and job.finished_at is not None:
                     self._beaten = now  # the runner has just ended the job itself
                     return None
             return Stop.FENCED
         except SQLAlchemyError:
             # The database is unavailable. Once the lease has expired, another worker may claim the job.
-            return Stop.FENCED if now - self._beaten > self._settings.lease_seconds else None
+            return Stop.FENCED if now - self._beaten > self.settings.lease_seconds else None
         self._beaten = now
         return None
 
     def _requested(self, now: float) -> Stop | None:
-        if now - self._looked < self._patience.cancel_look_seconds:
+        if now - self._looked < self.patience.cancel_look_seconds:
             return None
         self._looked = now
-        minutes = jobs.reported_silence(self._listener.silent_seconds, self._settings.silent_seconds_max)
+        minutes = jobs.reported_silence(self.listener.silent_seconds, self.settings.silent_seconds_max)
         if minutes != self._reported_minutes:
-            with suppress(SQLAlchemyError, StaleAttempt, NotFound), transaction(self._factory) as session:
+            with suppress(SQLAlchemyError, StaleAttempt, NotFound), transaction(self.factory) as session:
                 jobs.report_silence(session, **self._this, minutes=minutes)
                 self._reported_minutes = minutes
-        with suppress(SQLAlchemyError), transaction(self._factory, read_only=True) as session:
+        with suppress(SQLAlchemyError), transaction(self.factory, read_only=True) as session:
             return _STOPS[jobs.stop_request(session, **self._this)]
         return None
 
