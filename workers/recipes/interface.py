@@ -167,10 +167,10 @@ class TrustedCurator(Curator):
         """Return a secret source of noise or coins, used only for this purpose, attempt and labels."""
         return SecureNoise.derive(self.secret, purpose, self.attempt, *labels)
 
-    def generator(self, purpose: str, *labels: str | int, on_device: bool = False) -> torch.Generator:
+    def generator(self, purpose: str, *labels: str | int) -> torch.Generator:
         """Return a secret torch generator for teachers' weights and coins. Never draw paid noise from it."""
         seed = int.from_bytes(derive_key(self.secret, purpose, self.attempt, *labels)[:7], "big")
-        return torch.Generator(self.device if on_device else "cpu").manual_seed(seed)
+        return torch.Generator().manual_seed(seed)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -33,21 +34,22 @@ _FARTHEST = 3.0  # bound on a centre, in standard deviations of each component; 
 _FAR = 64.0  # public bound on a row's numbers, larger than for any image
 
 
+@dataclass
 class PaidNoise:
     """Noise that is paid for before it is drawn: the first draw charges the budget.
 
     The sums are ready by then, so only milliseconds pass between the payment and the checkpoint with the release.
     """
 
-    def __init__(self, pay: Callable[[], None], derive: Callable[[], SecureNoise]) -> None:
-        self._pay, self._derive = pay, derive
-        self._noise: SecureNoise | None = None
+    pay: Callable[[], None]
+    derive: Callable[[], SecureNoise]
+    _noise: SecureNoise | None = None
 
     def discrete_gaussian(self, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
         """Pay, then draw. Without payment there is no noise and no release."""
         if self._noise is None:
-            self._pay()
-            self._noise = self._derive()
+            self.pay()
+            self._noise = self.derive()
         return self._noise.discrete_gaussian(shape, stddev)
 
 
@@ -86,8 +88,8 @@ def noisy_means(
     clip: float,
     stddev: float,
     noise: Noise,
-) -> tuple[Array, Array]:
-    """Privatise each class's count and mean; return counts (classes,), at least 1, and means (classes, f).
+) -> Array:
+    """Privatise each class's count and mean; return a table (classes, 1 + f) of counts, at least 1, and means.
 
     Rows (n, f) are clipped to the norm `clip`.
 
@@ -105,7 +107,7 @@ def noisy_means(
             sums[label, -1] += COUNT_WEIGHT * len(members)
     released = sums + noise.discrete_gaussian(sums.shape, stddev)
     counts = np.maximum(released[:, -1] / COUNT_WEIGHT, 1.0)
-    return counts, released[:, :-1] * (clip / QUANTISATION) / counts[:, None]
+    return np.column_stack([counts, released[:, :-1] * (clip / QUANTISATION) / counts[:, None]])
 
 
 def noisy_scatter(
@@ -241,13 +243,9 @@ def noisy_clusters(
         for symmetry in range(action.order):
             members = nearest % action.order == symmetry
             turned[members] = action.turned_back(private_rows[members], symmetry)
-
-        def round_of(drawn: Noise, rows: Array = turned, cluster: npt.NDArray[np.int64] = cluster) -> Array:
-            sizes = classes * clusters, rounds.clip, rounds.stddev
-            return np.column_stack(noisy_means(rows, cluster, *sizes, drawn))
-
+        privatise = partial(noisy_means, turned, cluster, classes * clusters, rounds.clip, rounds.stddev)
         try:
-            table = releases.once(f"{CLUSTERS} {number}", round_of)  # (classes * clusters, 1 + d)
+            table = releases.once(f"{CLUSTERS} {number}", privatise)  # (classes * clusters, 1 + d)
         except BudgetExceeded:
             return found if number > 1 else None
         table = table.reshape(classes, clusters, 1 + d)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,9 +103,7 @@ def warm_start(
 
     table = releases.once(  # (classes, 1 + f)
         MEANS,
-        lambda noise: np.column_stack(
-            noisy_means(private[:, may_differ], private_labels, classes, mean_clip, means_stddev, noise)
-        ),
+        lambda noise: noisy_means(private[:, may_differ], private_labels, classes, mean_clip, means_stddev, noise),
     )
     counts, released = table[:, 0], table[:, 1:]
     if config.shrink:
@@ -146,9 +145,15 @@ def warm_start(
             clusters = noisy_clusters(private, private_labels, middle, counts, rounds, releases)
             if clusters is not None:
                 private -= clusters.centres[private_labels, clusters.nearest(private, private_labels)]
+        own_blocks, own_stddev = found.action.blocks(), stddevs[BY_CLASS]
+        own_parts = [part for pair in own_blocks for part in pair]
         rows = [private[private_labels == label] for label in range(classes)]
-        own_blocks = found.action.blocks()
-        own = _own(rows, counts, clip, stddevs[BY_CLASS], own_blocks, releases)
+        scatters = np.empty((0, 1, 1))  # (classes, d, d), if they are paid for
+        with suppress(BudgetExceeded):
+            scatters = releases.once(
+                BY_CLASS,
+                lambda noise: np.stack([noisy_scatter(each, clip, own_stddev, noise, own_parts) for each in rows]),
+            )
 
         def fit_own(part: Array, places: Places, noise_stddev: float) -> Array:
             fitted = shrinkage.shrink(part, middle[places], noise_stddev)
@@ -158,34 +163,15 @@ def warm_start(
             root: Array = (vectors * np.sqrt(np.maximum(values, _FLOOR)))[:, ::-1]  # falling variance
             return root
 
-        for root, (covariance, noise_stddev) in zip(roots, own, strict=False):
+        for root, scatter, count in zip(roots, scatters, counts, strict=False):
             # Beyond the leading components, use the pooled covariance.
-            root[:leading, :leading] = shrinkage.block_by_block(covariance, own_blocks, noise_stddev, fit_own)
+            noise_stddev = own_stddev * (clip / QUANTISATION) ** 2 / count
+            root[:leading, :leading] = shrinkage.block_by_block(scatter / count, own_blocks, noise_stddev, fit_own)
         if clusters is not None:
             clusters = in_latents(clusters, own_shape, roots)
     mean = seen.drawn(means * shape)
     mean[:, : facts.pixels] += config.centre
     return ClassGaussians(mean, Factors(seen, components, roots), clusters)
-
-
-def _own(
-    private_rows: Sequence[Array],
-    counts: Array,
-    clip: float,
-    stddev: float,
-    blocks: Sequence[Sequence[Places]],
-    releases: Kept,
-) -> list[tuple[Array, float]]:
-    """Release the scatter of each class's rows. Return covariances (d, d) and their noise, or [] if not paid for."""
-    parts = [part for pair in blocks for part in pair]
-    try:
-        scatters = releases.once(
-            BY_CLASS,
-            lambda noise: np.stack([noisy_scatter(rows, clip, stddev, noise, parts) for rows in private_rows]),
-        )
-    except BudgetExceeded:
-        return []
-    return list(zip(scatters / counts[:, None, None], stddev * (clip / QUANTISATION) ** 2 / counts, strict=True))
 
 
 def noisy_gaussians(run: Run, config: MomentsConfig, released: Mapping[str, Any]) -> ClassGaussians:
