@@ -18,6 +18,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -102,8 +103,7 @@ def warm_start(
     means_stddev, pooled_stddev = stddevs[MEANS], stddevs.get(POOLED, 0.0)
 
     table = releases.once(  # (classes, 1 + f)
-        MEANS,
-        lambda noise: noisy_means(private[:, may_differ], private_labels, classes, mean_clip, means_stddev, noise),
+        MEANS, partial(noisy_means, private[:, may_differ], private_labels, classes, mean_clip, means_stddev)
     )
     counts, released = table[:, 0], table[:, 1:]
     if config.shrink:
