@@ -91,7 +91,6 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
 
 
 def stage_config(plan: Plan, facts: PublicFacts) -> TeacherStageConfig:
-    """Return a plan's parameters of Algorithm 1."""
     config = plan.config_of(DataLensConfig)
     steps_max = _STEPS_MAX.get(config.teacher_network, sys.maxsize)
     return TeacherStageConfig(
@@ -241,7 +240,6 @@ class TeacherStageState:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of `tensors`."""
         teachers: Mapping[str, Tensor] = state["teachers"]
         own = {name: value[share(len(value))] if value.dim() else value for name, value in teachers.items()}
         self.ensemble.load_state_dict(own)

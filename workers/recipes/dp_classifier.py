@@ -90,7 +90,6 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
 
 
 def classifier_work(plan: Plan, architecture: str, facts: PublicFacts) -> tuple[Piece, ...]:
-    """Return the work of a classifier's private steps, and of the fixed features before them."""
     if not (architecture.startswith("scatter") or architecture == "pretrained_linear"):
         return (steps_work(plan, facts, _ROW_SECONDS),)
     blocks = math.ceil(facts.records_declared / FEATURES_BLOCK)
@@ -99,7 +98,6 @@ def classifier_work(plan: Plan, architecture: str, facts: PublicFacts) -> tuple[
 
 
 def losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the cross-entropy of every row."""
     return functional.cross_entropy(logits.float(), targets, reduction="none")
 
 

@@ -219,7 +219,6 @@ class PrivateSteps:
         return all_agree(alike)
 
     def load_average(self) -> None:
-        """Load the averaged weights, if any, into the network."""
         with torch.no_grad():
             for name, parameter in trainable(self.task.model).items():
                 if name in self.average:
@@ -238,7 +237,6 @@ class PrivateSteps:
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Resume from a checkpoint."""
         self.task.model.load_state_dict(saved["model"])
         self.optimiser.load_state_dict(saved["optimiser"])
         self.estimator.restore(saved["estimator"])

@@ -199,7 +199,6 @@ def noisy_gaussians(run: Run, config: MomentsConfig, released: Mapping[str, Any]
 
 
 def put_into(generator: Generator, gaussians: ClassGaussians) -> None:
-    """Load the released Gaussians into a generator."""
     generator.mean.copy_(torch.from_numpy(gaussians.mean))
     for place, factor in zip(generator.factor, gaussians.factor, strict=True):
         place.copy_(torch.from_numpy(factor))
@@ -209,6 +208,5 @@ def put_into(generator: Generator, gaussians: ClassGaussians) -> None:
 
 
 def warm_start_work(plan: Plan, facts: PublicFacts) -> Piece:
-    """Return a plan's warm start as one piece of work."""
     releases = sum(stage.event.count for stage in plan.stages if stage.name in WARM_START)
     return Piece(REPORTED, releases, 4e-4 * facts.records_declared * facts.size)

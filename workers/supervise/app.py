@@ -117,7 +117,6 @@ class Workplace:
 
 
 def register(app: Celery, workplace: Workplace) -> None:
-    """Add the tasks to a Celery application."""
     watched = WatchedClock(datetime.now(UTC))  # forked processes inherit it
 
     @app.task(name=queue.TASK_RUN_JOB, shared=False)  # type: ignore[untyped-decorator]  # celery has no types

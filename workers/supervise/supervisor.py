@@ -112,7 +112,7 @@ def supervise(
         process.wait()
         listener.close()
     log.info("runner_ended", status=process.returncode, stop=watch.stop)
-    _settle(settings, factory, attempt, watch.stop, handed_on=watch.stop is Stop.DRAINED or draining())
+    watch.settle()
     failpoint("settle.after")
     with transaction(factory, read_only=True) as session:
         job = session.get(Job, attempt.job_id)
@@ -205,36 +205,32 @@ class _Watch:
             return _STOPS[jobs.stop_request(session, **self._this)]
         return None
 
+    def settle(self) -> None:
+        """End or requeue the job, unless the runner has ended it. A crash here is safe, because the lease expires.
 
-def _settle(
-    settings: Settings, factory: SessionFactory, attempt: Attempt, stop: Stop | None, *, handed_on: bool
-) -> None:
-    """End or requeue the job, unless the runner has ended it. A crash here is safe, because the lease expires.
-
-    If this process is shutting down (`handed_on`), another attempt continues, and this one does not count as lost.
-    Otherwise, it counts as lost. A training that has paid for releases gets more attempts to publish them.
-    """
-    with suppress(StaleAttempt, NotFound), transaction(factory) as session:
-        job = session.get(Job, attempt.job_id)
-        if job is None or job.state is not JobState.RUNNING or job.attempt != attempt.number:
-            return
-        now, goes_on = datetime.now(UTC), job.ended_early is None or job.salvage_attempt == job.attempt
-        this: dict[str, Any] = {"job_id": attempt.job_id, "attempt": attempt.number, "now": now}
-        if job.cancel_requested and not jobs.may_publish(session, job):
-            jobs.finish_cancelled(session, **this)
-        elif stop is Stop.TIME_LIMIT:
-            jobs.finish_failed(session, failure_code=FailureCode.TIME_LIMIT, **this)
-        elif handed_on:
-            jobs.give_back(session, **this)
-        elif goes_on and jobs.tries_left(job, settings.attempts_max):
-            drop_lease(session, attempt, now=now)
-        else:
-            jobs.finish_failed(session, failure_code=FailureCode.WORKER_LOST, **this)
-        failpoint("settle.before")
+        If this process is shutting down, another attempt continues, and this one does not count as lost. Otherwise, it
+        counts as lost. A training that has paid for releases gets more attempts to publish them.
+        """
+        handed_on = self.stop is Stop.DRAINED or self.draining()
+        with suppress(StaleAttempt, NotFound), transaction(self.factory) as session:
+            job = session.get(Job, self.attempt.job_id)
+            if job is None or job.state is not JobState.RUNNING or job.attempt != self.attempt.number:
+                return
+            now, goes_on = datetime.now(UTC), job.ended_early is None or job.salvage_attempt == job.attempt
+            if job.cancel_requested and not jobs.may_publish(session, job):
+                jobs.finish_cancelled(session, **self._this, now=now)
+            elif self.stop is Stop.TIME_LIMIT:
+                jobs.finish_failed(session, failure_code=FailureCode.TIME_LIMIT, **self._this, now=now)
+            elif handed_on:
+                jobs.give_back(session, **self._this, now=now)
+            elif goes_on and jobs.tries_left(job, self.settings.attempts_max):
+                drop_lease(session, self.attempt, now=now)
+            else:
+                jobs.finish_failed(session, failure_code=FailureCode.WORKER_LOST, **self._this, now=now)
+            failpoint("settle.before")
 
 
 def runner_environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment that passes the settings of this process to a runner."""
     values = settings.model_dump(mode="json", exclude_none=True)
     prefix = str(settings.model_config.get("env_prefix", ""))
     return {**inherited, **{f"{prefix}{name.upper()}": str(value) for name, value in values.items()}}

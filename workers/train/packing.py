@@ -142,10 +142,9 @@ def _write_arrays(archive: Archive, request: SampleRequest, drawn: _Drawn, file:
             entry.write(images.tobytes())
     digests = {"images.npy": entry.digest.hexdigest()}
     for name, array in (("labels.npy", request.labels), ("classes.npy", np.asarray(request.names))):
-        buffer = io.BytesIO()
-        npy_format.write_array(buffer, array, version=(1, 0))
-        archive.add(name, buffer.getvalue())
-        digests[name] = hashlib.sha256(buffer.getvalue()).hexdigest()
+        with archive.open(name) as entry:
+            npy_format.write_array(entry, array, version=(1, 0))
+        digests[name] = entry.digest.hexdigest()
     document = {"digital_source_type": provenance.SOURCE_TYPE, **file.signed({"files": digests})}
     archive.add(provenance.PROVENANCE_FILE, (json.dumps(document, indent=2) + "\n").encode())
 

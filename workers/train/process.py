@@ -37,8 +37,6 @@ from service.jobs.kind import Kind
 from service.logs import configure_logging
 from service.settings import Settings
 
-_FRAMES_MAX = 50
-
 
 def trace_of(error: BaseException) -> str:
     """Return the traceback of an error and its causes: files, lines, functions and types, no values.
@@ -52,7 +50,7 @@ def trace_of(error: BaseException) -> str:
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
     texts = []
     for link in reversed(chain):
-        frames = traceback.extract_tb(link.__traceback__, limit=-_FRAMES_MAX)
+        frames = traceback.extract_tb(link.__traceback__, limit=-50)
         message = f": {link.message}" if isinstance(link, ObscuraError) else ""
         texts.append("".join(traceback.format_list(frames)) + type(link).__name__ + message)
     return "\nled to\n".join(texts)

@@ -65,7 +65,6 @@ class Forecast:
 
 
 def run(context: orders.Context) -> None:
-    """Run a preview and end its job."""
     job_id = context.attempt.job_id
     with transaction(context.factory, read_only=True) as session:
         job = jobs.get_job(session, job_id)
@@ -125,7 +124,6 @@ def find_stand_in(
 
 
 def samples_for(facts: PublicFacts) -> int:
-    """Return the number of synthetic images for training the CNN."""
     return SAMPLES if facts.height * facts.width < LARGE_PIXELS else SAMPLES_LARGE
 
 
