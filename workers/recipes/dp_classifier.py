@@ -102,10 +102,7 @@ def losses(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def features_of(
-    classifier: PrivateClassifier,
-    private_images: npt.NDArray[np.uint8],
-    facts: PublicFacts,
-    curator: TrustedCurator,
+    classifier: PrivateClassifier, private_images: npt.NDArray[np.uint8], facts: PublicFacts, curator: TrustedCurator
 ) -> Callable[[npt.NDArray[np.int64]], Tensor]:
     """Return a function from records (n,) to the fixed public features (n, ...) of their images. PRIVATE.
 
@@ -125,10 +122,7 @@ def features_of(
         raise ValueError("there are more records than were declared")  # uploads are rejected before
     parts, blocks = [], math.ceil(facts.records_declared / FEATURES_BLOCK)
     size = alike_block(
-        lambda images: compute(images, np.arange(len(images))),
-        private_images.shape[1:],
-        FEATURES_BLOCK,
-        all_agree,
+        lambda images: compute(images, np.arange(len(images))), private_images.shape[1:], FEATURES_BLOCK, all_agree
     )
     for block in range(blocks):
         curator.progress(stage=FEATURES, step=block, steps=blocks)

@@ -150,19 +150,15 @@ def privatise_once(private_sum: Tensor, add_noise: Callable[[Tensor], Tensor]) -
 
 def pay_once(charge: Callable[[], None]) -> None:
     """Charge on rank 0. Return on every rank once it is paid, or raise rank 0's BudgetExceeded on every rank."""
-    refused: BudgetExceeded | None = None
+    refused: tuple[int, int] | None = None
     if rank() == 0:
         try:
             charge()
         except BudgetExceeded as error:
-            refused = error
-    if ranks() > 1:
-        amounts = None if refused is None else (refused.requested_nano, refused.remaining_nano)
-        amounts = object_from_first(amounts)
-        if refused is None and amounts is not None:
-            refused = BudgetExceeded(*amounts)
+            refused = error.requested_nano, error.remaining_nano
+    refused = object_from_first(refused)
     if refused is not None:
-        raise refused
+        raise BudgetExceeded(*refused)
 
 
 @contextmanager

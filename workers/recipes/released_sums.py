@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
 
@@ -34,7 +34,7 @@ _FARTHEST = 3.0  # bound on a centre, in standard deviations of each component; 
 _FAR = 64.0  # public bound on a row's numbers, larger than for any image
 
 
-@dataclass
+@dataclass(repr=False)
 class PaidNoise:
     """Noise that is paid for before it is drawn: the first draw charges the budget.
 
@@ -43,7 +43,7 @@ class PaidNoise:
 
     pay: Callable[[], None]
     derive: Callable[[], SecureNoise]
-    _noise: SecureNoise | None = None
+    _noise: SecureNoise | None = field(default=None, init=False)
 
     def discrete_gaussian(self, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
         """Pay, then draw. Without payment there is no noise and no release."""

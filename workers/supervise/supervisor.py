@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -84,33 +84,28 @@ def supervise(
         command: starts the runner; `--job`, `--attempt`, `--supervisor` and `--signs` are added.
     """
     log = get_logger(__name__).bind(job_id=attempt.job_id, attempt=attempt.number)
-    listener = Listener()
-    try:
+    with closing(Listener()) as listener:
         process = _spawn(settings, attempt, command, listener)
-    except BaseException:
-        listener.close()
-        raise
-    with suppress(SQLAlchemyError, OSError), transaction(factory, read_only=True) as session:
-        job = session.get(Job, attempt.job_id)
-        if job is not None and jobs.KINDS[job.kind].gives_way:
-            os.setpriority(os.PRIO_PROCESS, process.pid, SPARE_CORES_NICENESS)
-    log.info("runner_started", pid=process.pid)
-    failpoint("spawn.after")
-    watch = _Watch(settings, factory, attempt, draining, patience, listener)
-    try:
-        while process.poll() is None:
-            before = watch.stop
-            stop = watch.look()
-            if stop is not None and watch.out_of_patience():
-                _kill_group(process)
-            elif stop is not before:
-                process.terminate()  # only the runner, because its current step still needs its children
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=patience.look_seconds)
-    finally:
-        _kill_group(process)
-        process.wait()
-        listener.close()
+        with suppress(SQLAlchemyError, OSError), transaction(factory, read_only=True) as session:
+            job = session.get(Job, attempt.job_id)
+            if job is not None and jobs.KINDS[job.kind].gives_way:
+                os.setpriority(os.PRIO_PROCESS, process.pid, SPARE_CORES_NICENESS)
+        log.info("runner_started", pid=process.pid)
+        failpoint("spawn.after")
+        watch = _Watch(settings, factory, attempt, draining, patience, listener)
+        try:
+            while process.poll() is None:
+                before = watch.stop
+                stop = watch.look()
+                if stop is not None and watch.out_of_patience():
+                    _kill_group(process)
+                elif stop is not before:
+                    process.terminate()  # only the runner, because its current step still needs its children
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=patience.look_seconds)
+        finally:
+            _kill_group(process)
+            process.wait()
     log.info("runner_ended", status=process.returncode, stop=watch.stop)
     watch.settle()
     failpoint("settle.after")

@@ -351,10 +351,7 @@ class Archive:
 
 @contextmanager
 def zip_archive(path: Path) -> Iterator[Archive]:
-    with (
-        zipfile.ZipFile(path, "w") as file,
-        tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as sums,
-    ):
+    with zipfile.ZipFile(path, "w") as file, tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as sums:
         archive = Archive(file, sums)
         yield archive
         sums.seek(0)
