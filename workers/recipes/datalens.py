@@ -144,7 +144,6 @@ class TeacherStageConfig:
 
     Attributes:
         aggregation: N, k, c, sigma, beta and the ablation switches.
-        classes: number of declared classes.
         images: m, synthetic images per iteration: each is one paid release.
         iterations: T.
         teacher_steps: updates of each teacher per iteration; 0 for teachers in closed form.
