@@ -21,8 +21,9 @@ from privacy.errors import BudgetExceeded
 from privacy.mechanisms.clipping import clip_integer_parts, clip_integer_rows
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.symmetry import Action
-from privacy.plans.warm_start import CLUSTER_ROUNDS, CLUSTERS, COUNT_WEIGHT, QUANTISATION
+from privacy.plans.warm_start import CLUSTER_ROUNDS, CLUSTERS, COUNT_WEIGHT, QUANTISATION, warm_start_event
 from workers.recipes.coefficients import exact_product
+from workers.recipes.interface import Run
 from workers.recipes.shrinkage import shrink_apart
 
 Array = npt.NDArray[np.float64]
@@ -41,15 +42,16 @@ class PaidNoise:
     The sums are ready by then, so only milliseconds pass between the payment and the checkpoint with the release.
     """
 
-    pay: Callable[[], None]
-    derive: Callable[[], SecureNoise]
+    run: Run
+    name: str
     _noise: SecureNoise | None = field(default=None, init=False)
 
     def discrete_gaussian(self, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
         """Pay, then draw. Without payment there is no noise and no release."""
         if self._noise is None:
-            self.pay()
-            self._noise = self.derive()
+            stage = self.name.partition(" ")[0]  # a number follows if a stage has several releases
+            self.run.budget.charge(warm_start_event(stage, self.run.plan.noise_stddev[stage]), stage)
+            self._noise = self.run.noise("warm start", self.name)
         return self._noise.discrete_gaussian(shape, stddev)
 
 

@@ -40,7 +40,6 @@ from privacy.plans.warm_start import (
     WARM_START,
     WITHIN,
     noise_shape,
-    warm_start_event,
 )
 from workers.recipes import shrinkage
 from workers.recipes.coefficients import Factors, exact_product, numbers_of
@@ -181,21 +180,16 @@ def noisy_gaussians(run: Run, config: MomentsConfig, released: Mapping[str, Any]
     stage. After each release, the checkpoint's `start` contains everything released so far.
     """
     private_images, private_labels = records_to_sum(run.facts, run.data, run.secret)
-    noise_stddev, steps = run.plan.noise_stddev, warm_start_work(run.plan, run.facts).steps
+    steps = warm_start_work(run.plan, run.facts).steps
 
     def keep(reached: Mapping[str, Array]) -> None:
         start = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in reached.items()}
         save_checkpoint(run.checkpoints, {"start": start})
         run.progress(stage=REPORTED, step=len(reached), steps=steps)
 
-    def noise(name: str) -> PaidNoise:
-        stage = name.partition(" ")[0]  # a number follows if a stage has several releases
-        event = warm_start_event(stage, noise_stddev[stage])
-        return PaidNoise(lambda: run.budget.charge(event, stage), lambda: run.noise("warm start", name))
-
     run.progress(stage=REPORTED, step=len(released), steps=steps)
-    kept = Kept({name: tensor.cpu().numpy() for name, tensor in released.items()}, noise, keep)
-    return warm_start(private_images, private_labels, config, run.facts, noise_stddev, kept)
+    kept = Kept({name: tensor.cpu().numpy() for name, tensor in released.items()}, partial(PaidNoise, run), keep)
+    return warm_start(private_images, private_labels, config, run.facts, run.plan.noise_stddev, kept)
 
 
 def put_into(generator: Generator, gaussians: ClassGaussians) -> None:
