@@ -88,8 +88,8 @@ def audited_means(stddev: float) -> Audited:
         rows = np.concatenate([np.tile(other, (draws, 1)), np.tile(direction, (draws if present else 0, 1))])
         labels = np.concatenate([np.repeat(np.arange(draws), _BASE), np.arange(draws if present else 0)])
         noise = SecureNoise.derive(secret, "warm start")
-        counts, means = released_sums.noisy_means(rows, labels, draws, _CLIP, stddev, noise)
-        weighted = [means * counts[:, None] * (QUANTISATION / _CLIP), counts * COUNT_WEIGHT]
+        table = released_sums.noisy_means(rows, labels, draws, _CLIP, stddev, noise)
+        weighted = [table[:, 1:] * table[:, :1] * (QUANTISATION / _CLIP), table[:, 0] * COUNT_WEIGHT]
         integers: Scores = np.column_stack(weighted)  # (draws, 5)
         return integers
 

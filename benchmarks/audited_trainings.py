@@ -33,9 +33,9 @@ from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.warm_start import BY_CLASS, MEANS, POOLED, QUANTISATION, warm_start_event
 from workers.recipes import coefficients, datalens, warm_start
 from workers.recipes import moments as class_moments
+from workers.recipes.datalens import PixelStudent, Release
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.released_sums import quantised
-from workers.recipes.teacher_stage import PixelStudent, Release
 
 Array = npt.NDArray[np.float64]
 _GREY, _AMPLITUDE = 64, 63
@@ -92,7 +92,7 @@ class Tap:
     """The releases of a training, in order. The journal notes each at the moment its noise is drawn."""
 
     journal: PaymentJournal | None = None
-    means: tuple[Array, Array] | None = None  # counts (classes,) and means (classes, f)
+    means: Array | None = None  # counts and means, (classes, 1 + f)
     scatters: list[Array] = dataclasses.field(default_factory=list)  # pooled, then one for each class
     votes: list[torch.Tensor] = dataclasses.field(default_factory=list)  # (images, d) integers of each noisy sum
     releases: list[Release] = dataclasses.field(default_factory=list)  # that the student learned from
@@ -196,7 +196,7 @@ def warm_start_scores(tap: Tap, plan: Plan, population: Population, noise: float
     presence = np.where(np.arange(len(images)) < public, 1.0, 0.5)  # expected
     alike = labels[public:, None] == labels[None, public:]  # (m, m)
     assert tap.means is not None
-    counts, means = tap.means
+    counts, means = tap.means[:, 0], tap.means[:, 1:]
 
     rows = coefficients.MatrixWaves(basis).of(images, 0.25)
     clip = config.mean_clip * size

@@ -92,7 +92,7 @@ def mirrored_beside() -> Iterator[None]:
             mirrored[:, parts[1]] *= -1
         return scatter(np.concatenate([rows, mirrored]), clip, stddev, noise, parts)
 
-    def means_of_both(rows: Numbers, labels: npt.NDArray[np.int64], *others: Any) -> tuple[Numbers, Numbers]:
+    def means_of_both(rows: Numbers, labels: npt.NDArray[np.int64], *others: Any) -> Numbers:
         return means(np.tile(rows, (2, 1)), np.tile(labels, 2), *others)  # what has a mean is as in the mirror
 
     with (

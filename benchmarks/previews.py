@@ -24,7 +24,7 @@ from benchmarks.small_data import SETS, Folder, cifar10, facts_of, fashion, mnis
 from models.stand_ins import StandIn
 from privacy.plans.plan import PublicFacts
 from workers.recipes.registry import TRAINERS
-from workers.train.kinds.preview import cut, find_stand_in, forecast
+from workers.train.kinds.preview import find_stand_in, forecast
 
 TRUTH = Path("docs/research/small_folders.json")
 ALIKE = ("fashion_3000", "fashion_10000")  # their stand-in is of the same kind
@@ -47,7 +47,7 @@ def stand_ins_of(name: str, folder: Folder, facts: PublicFacts) -> Mapping[str, 
     """Return the stand-in that a worker would choose and, where there is one, the named public set."""
 
     def of_folder(source: Folder, title: str) -> StandIn:
-        return cut(source.images, source.labels, source.classes, title, facts)
+        return find_stand_in(facts, (source.images, source.labels, source.classes, title))
 
     chosen = of_folder(others_of(folder), "Fashion-MNIST") if name in ALIKE else find_stand_in(facts)
     return {"chosen": chosen} | ({"named": of_folder(NAMED[name](), NAMED[name].__name__)} if name in NAMED else {})

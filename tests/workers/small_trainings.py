@@ -30,12 +30,12 @@ from service.db.job_tables import Release, Sample
 from service.storage.interface import digest_directory
 from workers.evaluation.utility import TRAINING
 from workers.recipes import private_steps
+from workers.recipes.datalens import Release as VoteRelease
 from workers.recipes.interface import Cancelled, Run, TrainingData
 from workers.recipes.registry import TRAINERS
-from workers.recipes.teacher_stage import Release as VoteRelease
 from workers.supervise.attempts import ExitStatus
-from workers.train.drawing import SampleRequest
-from workers.train.packing import SampleFile, write_sample
+from workers.train.drawing import SampleRequest, draw
+from workers.train.packing import SampleFile, pack
 
 ACCOUNT = open_filter(8.0, 1e-5)
 SECRET = bytes(range(32))
@@ -218,7 +218,8 @@ def write_drawing(
     **request: Any,
 ) -> Path:
     file = SampleFile(SampleFormat(sample_format), title, card, "rel_small", KEY.sign)
-    write_sample(path, generator, SampleRequest(**{"seed": 5, **request}), file)
+    asked = SampleRequest(**{"seed": 5, **request})
+    pack(path, draw(generator, asked), asked, file)
     return path
 
 

@@ -164,8 +164,8 @@ def sums(data: TrainingData, facts: PublicFacts = FACTS, clip: float = 0.1) -> t
     images, labels = records_to_sum(facts, data, SECRET)
     rows = rows_of(TrainingData(images, labels, data.classes))
     above = 1 << 30  # keeps the counts away from their lower bound
-    counts, means = noisy_means(rows, labels, 2, clip, 10.0, Constant(above))
-    first = np.column_stack([means * counts[:, None] / clip * Q, counts * COUNT_WEIGHT])
+    table = noisy_means(rows, labels, 2, clip, 10.0, Constant(above))
+    first = np.column_stack([table[:, 1:] * table[:, :1] / clip * Q, table[:, 0] * COUNT_WEIGHT])
     first = np.rint(first).astype(np.int64) - above
     silent = Constant()
     pooled = noisy_scatter(rows, clip, 10.0, silent)

@@ -6,20 +6,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from privacy.plans.class_histogram import COUNTS, histogram_event
-from workers.recipes.interface import Piece
+from privacy.plans.plan import Plan, PublicFacts
+from workers.recipes.interface import Piece, Run
 from workers.recipes.records import records_of_rank, records_to_sum
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from privacy.plans.plan import Plan, PublicFacts
-    from workers.recipes.interface import Run
 
 HISTOGRAM_FILE = "histogram.json"
 _FORMAT = 1

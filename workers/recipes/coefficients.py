@@ -148,10 +148,8 @@ def image_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
     The transform of the channels to luma and chroma is orthonormal, so it preserves an image's norm.
     """
     seen = coefficients_of(config, facts)
-    rows, columns = (
-        cosine_basis(facts.height, facts.height)[seen.row],
-        cosine_basis(facts.width, facts.width)[seen.column],
-    )
+    rows = cosine_basis(facts.height, facts.height)[seen.row]
+    columns = cosine_basis(facts.width, facts.width)[seen.column]
     planes = LUMA_CHROMA if config.colour == "luma_chroma" else np.eye(facts.channels)
     plane = (rows[:, :, None] * columns[:, None, :]).reshape(len(seen), 1, -1)
     basis = (planes[seen.kind][:, :, None] * plane).reshape(len(seen), facts.pixels)
@@ -214,12 +212,11 @@ def texture_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
 def texture_coefficients(private_images: npt.NDArray[np.uint8], basis: Array) -> Array:
     """Return the coefficients (n, waves) of the images' textures in a public basis. Private."""
     rounded = RoundedMatrix(basis.T)
-    found: Array = computed_alike(
-        private_images,
-        lambda images: torch.from_numpy(rounded.exact_product(_texture(images), largest=TEXTURE_LARGEST)),
-        _TEXTURE_BLOCK,
-    ).numpy()
-    return found
+
+    def compute(images: npt.NDArray[np.uint8]) -> Tensor:
+        return torch.from_numpy(rounded.exact_product(_texture(images), largest=TEXTURE_LARGEST))
+
+    return computed_alike(private_images, compute, _TEXTURE_BLOCK).numpy()
 
 
 def _texture(images: npt.NDArray[np.uint8]) -> Array:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -22,9 +22,6 @@ from workers.recipes.interface import NothingUseful, Piece, Run, TrustedCurator,
 from workers.recipes.private_steps import Task, planned_steps, steps_work
 from workers.recipes.ranks import all_agree
 from workers.recipes.records import Units, alike_block, anchor_images, labels_of, pixels_of
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 FEATURES = "features"  # a stage of reports
 FEATURES_BLOCK = 512  # images per batch of feature computation
@@ -93,7 +90,6 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
 
 
 def classifier_work(plan: Plan, architecture: str, facts: PublicFacts) -> tuple[Piece, ...]:
-    """Return the work of a classifier's private steps, and of the fixed features before them."""
     if not (architecture.startswith("scatter") or architecture == "pretrained_linear"):
         return (steps_work(plan, facts, _ROW_SECONDS),)
     blocks = math.ceil(facts.records_declared / FEATURES_BLOCK)
@@ -102,15 +98,11 @@ def classifier_work(plan: Plan, architecture: str, facts: PublicFacts) -> tuple[
 
 
 def losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the cross-entropy of every row."""
     return functional.cross_entropy(logits.float(), targets, reduction="none")
 
 
 def features_of(
-    classifier: PrivateClassifier,
-    private_images: npt.NDArray[np.uint8],
-    facts: PublicFacts,
-    curator: TrustedCurator,
+    classifier: PrivateClassifier, private_images: npt.NDArray[np.uint8], facts: PublicFacts, curator: TrustedCurator
 ) -> Callable[[npt.NDArray[np.int64]], Tensor]:
     """Return a function from records (n,) to the fixed public features (n, ...) of their images. PRIVATE.
 
@@ -130,10 +122,7 @@ def features_of(
         raise ValueError("there are more records than were declared")  # uploads are rejected before
     parts, blocks = [], math.ceil(facts.records_declared / FEATURES_BLOCK)
     size = alike_block(
-        lambda images: compute(images, np.arange(len(images))),
-        private_images.shape[1:],
-        FEATURES_BLOCK,
-        all_agree,
+        lambda images: compute(images, np.arange(len(images))), private_images.shape[1:], FEATURES_BLOCK, all_agree
     )
     for block in range(blocks):
         curator.progress(stage=FEATURES, step=block, steps=blocks)

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from models.classifiers import mixed_precision
 from models.portable.edm import SIGMA_MAX, EdmConfig, EdmDenoiser, losses, noisy_rows
+from privacy.accounting.events import PoissonGaussianEvent
 from privacy.errors import BudgetExceeded
 from privacy.gradients import arithmetic, integers
 from privacy.mechanisms import clipping, partition
@@ -27,17 +28,19 @@ from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import poisson_event
-from workers.recipes.interface import NothingUseful, Piece, Progress, Run, load_checkpoint, save_checkpoint
+from workers.recipes.interface import (
+    NothingUseful,
+    Piece,
+    Progress,
+    Run,
+    TrainingData,
+    load_checkpoint,
+    save_checkpoint,
+)
 from workers.recipes.private_steps import Task, planned_steps, steps_work
 from workers.recipes.ranks import rank, weights_from_first
 from workers.recipes.records import Units, anchor_images, labels_of, pixels_of
 from workers.recipes.warm_start import noisy_gaussians, put_into, warm_start_work
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from privacy.accounting.events import PoissonGaussianEvent
-    from workers.recipes.interface import TrainingData
 
 Examples = tuple[Tensor, Tensor]  # images (n, c, h, w) uint8 and labels (n,), computed from releases alone
 WARM_UP = "warm_up"  # a stage of reports

@@ -8,8 +8,10 @@ takes more steps.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -22,10 +24,6 @@ from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.interface import NothingUseful, Piece, Run, load_checkpoint, save_checkpoint
 from workers.recipes.private_steps import Task, average_decay, planned_steps, steps_work
 from workers.recipes.records import Units, anchor_images, labels_of, pixels_of
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 REAL, GENERATED = 1.0, 0.0
 _BETAS = (0.5, 0.999)  # betas of Adam in both networks (Radford et al. 2016)

@@ -9,23 +9,20 @@ import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar, runtime_checkable
+from typing import Any, BinaryIO, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from models.extractor import Extractor
 from models.released import ReleasedGenerator, save_released
+from privacy.accounting.events import Event
 from privacy.gradients.estimator import Curator
 from privacy.mechanisms.noise import SecureNoise, derive_key
+from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.ranks import from_first, object_from_first, pay_once, privatise_once, rank, ranks
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from models.extractor import Extractor
-    from privacy.accounting.events import Event
-    from privacy.plans.plan import Plan, PublicFacts
 
 T = TypeVar("T")
 
@@ -170,10 +167,10 @@ class TrustedCurator(Curator):
         """Return a secret source of noise or coins, used only for this purpose, attempt and labels."""
         return SecureNoise.derive(self.secret, purpose, self.attempt, *labels)
 
-    def generator(self, purpose: str, *labels: str | int, on_device: bool = False) -> torch.Generator:
+    def generator(self, purpose: str, *labels: str | int) -> torch.Generator:
         """Return a secret torch generator for teachers' weights and coins. Never draw paid noise from it."""
         seed = int.from_bytes(derive_key(self.secret, purpose, self.attempt, *labels)[:7], "big")
-        return torch.Generator(self.device if on_device else "cpu").manual_seed(seed)
+        return torch.Generator().manual_seed(seed)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

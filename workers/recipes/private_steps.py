@@ -17,9 +17,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -32,18 +33,13 @@ from privacy.gradients.per_sample import Losses, Traces, trace_gradients, traina
 from privacy.gradients.places import moved, places_alike
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.partition import NOBODY, deal_passes, poisson_sample
+from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import STEPS, FreezeSchedule, StepsConfig, paid_together, poisson_event
-from workers.recipes.interface import Piece
+from workers.recipes.interface import Piece, Run, TrustedCurator
 from workers.recipes.ranks import all_agree, rank, ranks
 from workers.recipes.records import pass_size
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from privacy.plans.plan import Plan, PublicFacts
-    from workers.recipes.interface import Run, TrustedCurator
-
-Rows = Callable[["npt.NDArray[np.int64]", SecureNoise], tuple[Tensor, Tensor]]
+Rows = Callable[[npt.NDArray[np.int64], SecureNoise], tuple[Tensor, Tensor]]
 _GROUP_PASSES = 16  # passes per group of units; the last one is half empty on average
 _TRIALS = 4  # tests of the machine's arithmetic in a training; the first comes before the first step,
 _TRIAL_STEPS = 16  # and the minimum number of steps between two, because each costs as much as a few steps
@@ -223,7 +219,6 @@ class PrivateSteps:
         return all_agree(alike)
 
     def load_average(self) -> None:
-        """Load the averaged weights, if any, into the network."""
         with torch.no_grad():
             for name, parameter in trainable(self.task.model).items():
                 if name in self.average:
@@ -242,7 +237,6 @@ class PrivateSteps:
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Resume from a checkpoint."""
         self.task.model.load_state_dict(saved["model"])
         self.optimiser.load_state_dict(saved["optimiser"])
         self.estimator.restore(saved["estimator"])

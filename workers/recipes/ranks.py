@@ -33,8 +33,6 @@ from torch import Tensor, distributed, nn
 from privacy.errors import BudgetExceeded
 
 T = TypeVar("T")
-_LOOPBACK = ("lo", "lo0")  # its name on Linux and BSD
-_MEETING_FILE = "meeting"
 
 
 class RankLost(RuntimeError):
@@ -60,13 +58,13 @@ def meet(number: int, together: int, folder: Path, *, device: torch.device, seco
         folder: private folder of this meeting.
         seconds: timeout of one exchange; another rank may be working alone meanwhile.
     """
-    loopback = next(name for _, name in socket.if_nameindex() if name in _LOOPBACK)
+    loopback = next(name for _, name in socket.if_nameindex() if name in ("lo", "lo0"))  # on Linux and BSD
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = loopback
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.set_device(device)
     timeout = timedelta(seconds=seconds)
-    store = distributed.FileStore(str(folder / _MEETING_FILE), together)  # type: ignore[attr-defined]  # torch's own
+    store = distributed.FileStore(str(folder / "meeting"), together)  # type: ignore[attr-defined]  # torch's own
     store.set_timeout(timeout)
     with _exchange():
         distributed.init_process_group(
@@ -121,7 +119,6 @@ def object_from_first(value: T | None) -> T:
 
 @torch.no_grad()
 def weights_from_first(network: nn.Module) -> None:
-    """Copy the weights of rank 0's network to every rank."""
     for value in network.state_dict().values() if ranks() > 1 else ():
         value.copy_(from_first(value))
 
@@ -153,19 +150,15 @@ def privatise_once(private_sum: Tensor, add_noise: Callable[[Tensor], Tensor]) -
 
 def pay_once(charge: Callable[[], None]) -> None:
     """Charge on rank 0. Return on every rank once it is paid, or raise rank 0's BudgetExceeded on every rank."""
-    refused: BudgetExceeded | None = None
+    refused: tuple[int, int] | None = None
     if rank() == 0:
         try:
             charge()
         except BudgetExceeded as error:
-            refused = error
-    if ranks() > 1:
-        amounts = None if refused is None else (refused.requested_nano, refused.remaining_nano)
-        amounts = object_from_first(amounts)
-        if refused is None and amounts is not None:
-            refused = BudgetExceeded(*amounts)
+            refused = error.requested_nano, error.remaining_nano
+    refused = object_from_first(refused)
     if refused is not None:
-        raise refused
+        raise BudgetExceeded(*refused)
 
 
 @contextmanager

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -31,18 +32,14 @@ from privacy.mechanisms.partition import (
     shard_of,
     subject_units,
 )
+from privacy.plans.plan import PublicFacts
+from privacy.plans.private_steps import StepsConfig
+from workers.recipes.interface import TrainingData
 from workers.recipes.ranks import rank, ranks
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from privacy.plans.plan import PublicFacts
-    from privacy.plans.private_steps import StepsConfig
-    from workers.recipes.interface import TrainingData
 
 _RECORDS = 64  # records copied at once
 _SEED = 1
-Compute = Callable[["npt.NDArray[np.uint8]"], Tensor]
+Compute = Callable[[npt.NDArray[np.uint8]], Tensor]
 _PUBLIC_IMAGES = 32
 _PASS_NUMBERS = 2**26  # numbers of per-record gradients in memory at once
 # On a CPU they should fit into its cache. Linear layers do not count: few of their gradients are written out at once.

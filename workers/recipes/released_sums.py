@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +21,9 @@ from privacy.errors import BudgetExceeded
 from privacy.mechanisms.clipping import clip_integer_parts, clip_integer_rows
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.symmetry import Action
-from privacy.plans.warm_start import CLUSTER_ROUNDS, CLUSTERS, COUNT_WEIGHT, QUANTISATION
+from privacy.plans.warm_start import CLUSTER_ROUNDS, CLUSTERS, COUNT_WEIGHT, QUANTISATION, warm_start_event
 from workers.recipes.coefficients import exact_product
+from workers.recipes.interface import Run
 from workers.recipes.shrinkage import shrink_apart
 
 Array = npt.NDArray[np.float64]
@@ -33,21 +35,23 @@ _FARTHEST = 3.0  # bound on a centre, in standard deviations of each component; 
 _FAR = 64.0  # public bound on a row's numbers, larger than for any image
 
 
+@dataclass(repr=False)
 class PaidNoise:
     """Noise that is paid for before it is drawn: the first draw charges the budget.
 
     The sums are ready by then, so only milliseconds pass between the payment and the checkpoint with the release.
     """
 
-    def __init__(self, pay: Callable[[], None], derive: Callable[[], SecureNoise]) -> None:
-        self._pay, self._derive = pay, derive
-        self._noise: SecureNoise | None = None
+    run: Run
+    name: str
+    _noise: SecureNoise | None = field(default=None, init=False)
 
     def discrete_gaussian(self, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
         """Pay, then draw. Without payment there is no noise and no release."""
         if self._noise is None:
-            self._pay()
-            self._noise = self._derive()
+            stage = self.name.partition(" ")[0]  # a number follows if a stage has several releases
+            self.run.budget.charge(warm_start_event(stage, self.run.plan.noise_stddev[stage]), stage)
+            self._noise = self.run.noise("warm start", self.name)
         return self._noise.discrete_gaussian(shape, stddev)
 
 
@@ -86,8 +90,8 @@ def noisy_means(
     clip: float,
     stddev: float,
     noise: Noise,
-) -> tuple[Array, Array]:
-    """Privatise each class's count and mean; return counts (classes,), at least 1, and means (classes, f).
+) -> Array:
+    """Privatise each class's count and mean; return a table (classes, 1 + f) of counts, at least 1, and means.
 
     Rows (n, f) are clipped to the norm `clip`.
 
@@ -105,7 +109,7 @@ def noisy_means(
             sums[label, -1] += COUNT_WEIGHT * len(members)
     released = sums + noise.discrete_gaussian(sums.shape, stddev)
     counts = np.maximum(released[:, -1] / COUNT_WEIGHT, 1.0)
-    return counts, released[:, :-1] * (clip / QUANTISATION) / counts[:, None]
+    return np.column_stack([counts, released[:, :-1] * (clip / QUANTISATION) / counts[:, None]])
 
 
 def noisy_scatter(
@@ -241,13 +245,9 @@ def noisy_clusters(
         for symmetry in range(action.order):
             members = nearest % action.order == symmetry
             turned[members] = action.turned_back(private_rows[members], symmetry)
-
-        def round_of(drawn: Noise, rows: Array = turned, cluster: npt.NDArray[np.int64] = cluster) -> Array:
-            sizes = classes * clusters, rounds.clip, rounds.stddev
-            return np.column_stack(noisy_means(rows, cluster, *sizes, drawn))
-
+        privatise = partial(noisy_means, turned, cluster, classes * clusters, rounds.clip, rounds.stddev)
         try:
-            table = releases.once(f"{CLUSTERS} {number}", round_of)  # (classes * clusters, 1 + d)
+            table = releases.once(f"{CLUSTERS} {number}", privatise)  # (classes * clusters, 1 + d)
         except BudgetExceeded:
             return found if number > 1 else None
         table = table.reshape(classes, clusters, 1 + d)

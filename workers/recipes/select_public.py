@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +22,9 @@ from torch.nn import functional
 from models.portable.selected import SelectedConfig, SelectedPictures, vary
 from models.portable.textured import texture
 from privacy.errors import BudgetExceeded
+from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.select_public import VOTES, SelectPublicConfig, votes_event
-from workers.recipes.interface import Piece, load_checkpoint, save_checkpoint
+from workers.recipes.interface import Piece, Run, load_checkpoint, save_checkpoint
 from workers.recipes.ranks import all_agree
 from workers.recipes.records import (
     AnchorsMissing,
@@ -34,12 +34,6 @@ from workers.recipes.records import (
     records_of_rank,
     records_to_sum,
 )
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from privacy.plans.plan import Plan, PublicFacts
-    from workers.recipes.interface import Run
 
 _BLOCK = 256  # images described at once
 _VARIED_SHIFT, _VARIED_TINT = 0.1, 0.3  # variation of a repeated image, as one more choice

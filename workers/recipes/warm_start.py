@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,7 +40,6 @@ from privacy.plans.warm_start import (
     WARM_START,
     WITHIN,
     noise_shape,
-    warm_start_event,
 )
 from workers.recipes import shrinkage
 from workers.recipes.coefficients import Factors, exact_product, numbers_of
@@ -101,10 +102,7 @@ def warm_start(
     means_stddev, pooled_stddev = stddevs[MEANS], stddevs.get(POOLED, 0.0)
 
     table = releases.once(  # (classes, 1 + f)
-        MEANS,
-        lambda noise: np.column_stack(
-            noisy_means(private[:, may_differ], private_labels, classes, mean_clip, means_stddev, noise)
-        ),
+        MEANS, partial(noisy_means, private[:, may_differ], private_labels, classes, mean_clip, means_stddev)
     )
     counts, released = table[:, 0], table[:, 1:]
     if config.shrink:
@@ -146,9 +144,15 @@ def warm_start(
             clusters = noisy_clusters(private, private_labels, middle, counts, rounds, releases)
             if clusters is not None:
                 private -= clusters.centres[private_labels, clusters.nearest(private, private_labels)]
+        own_blocks, own_stddev = found.action.blocks(), stddevs[BY_CLASS]
+        own_parts = [part for pair in own_blocks for part in pair]
         rows = [private[private_labels == label] for label in range(classes)]
-        own_blocks = found.action.blocks()
-        own = _own(rows, counts, clip, stddevs[BY_CLASS], own_blocks, releases)
+        scatters = np.empty((0, 1, 1))  # (classes, d, d), if they are paid for
+        with suppress(BudgetExceeded):
+            scatters = releases.once(
+                BY_CLASS,
+                lambda noise: np.stack([noisy_scatter(each, clip, own_stddev, noise, own_parts) for each in rows]),
+            )
 
         def fit_own(part: Array, places: Places, noise_stddev: float) -> Array:
             fitted = shrinkage.shrink(part, middle[places], noise_stddev)
@@ -158,34 +162,15 @@ def warm_start(
             root: Array = (vectors * np.sqrt(np.maximum(values, _FLOOR)))[:, ::-1]  # falling variance
             return root
 
-        for root, (covariance, noise_stddev) in zip(roots, own, strict=False):
+        for root, scatter, count in zip(roots, scatters, counts, strict=False):
             # Beyond the leading components, use the pooled covariance.
-            root[:leading, :leading] = shrinkage.block_by_block(covariance, own_blocks, noise_stddev, fit_own)
+            noise_stddev = own_stddev * (clip / QUANTISATION) ** 2 / count
+            root[:leading, :leading] = shrinkage.block_by_block(scatter / count, own_blocks, noise_stddev, fit_own)
         if clusters is not None:
             clusters = in_latents(clusters, own_shape, roots)
     mean = seen.drawn(means * shape)
     mean[:, : facts.pixels] += config.centre
     return ClassGaussians(mean, Factors(seen, components, roots), clusters)
-
-
-def _own(
-    private_rows: Sequence[Array],
-    counts: Array,
-    clip: float,
-    stddev: float,
-    blocks: Sequence[Sequence[Places]],
-    releases: Kept,
-) -> list[tuple[Array, float]]:
-    """Release the scatter of each class's rows. Return covariances (d, d) and their noise, or [] if not paid for."""
-    parts = [part for pair in blocks for part in pair]
-    try:
-        scatters = releases.once(
-            BY_CLASS,
-            lambda noise: np.stack([noisy_scatter(rows, clip, stddev, noise, parts) for rows in private_rows]),
-        )
-    except BudgetExceeded:
-        return []
-    return list(zip(scatters / counts[:, None, None], stddev * (clip / QUANTISATION) ** 2 / counts, strict=True))
 
 
 def noisy_gaussians(run: Run, config: MomentsConfig, released: Mapping[str, Any]) -> ClassGaussians:
@@ -195,25 +180,19 @@ def noisy_gaussians(run: Run, config: MomentsConfig, released: Mapping[str, Any]
     stage. After each release, the checkpoint's `start` contains everything released so far.
     """
     private_images, private_labels = records_to_sum(run.facts, run.data, run.secret)
-    noise_stddev, steps = run.plan.noise_stddev, warm_start_work(run.plan, run.facts).steps
+    steps = warm_start_work(run.plan, run.facts).steps
 
     def keep(reached: Mapping[str, Array]) -> None:
         start = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in reached.items()}
         save_checkpoint(run.checkpoints, {"start": start})
         run.progress(stage=REPORTED, step=len(reached), steps=steps)
 
-    def noise(name: str) -> PaidNoise:
-        stage = name.partition(" ")[0]  # a number follows if a stage has several releases
-        event = warm_start_event(stage, noise_stddev[stage])
-        return PaidNoise(lambda: run.budget.charge(event, stage), lambda: run.noise("warm start", name))
-
     run.progress(stage=REPORTED, step=len(released), steps=steps)
-    kept = Kept({name: tensor.cpu().numpy() for name, tensor in released.items()}, noise, keep)
-    return warm_start(private_images, private_labels, config, run.facts, noise_stddev, kept)
+    kept = Kept({name: tensor.cpu().numpy() for name, tensor in released.items()}, partial(PaidNoise, run), keep)
+    return warm_start(private_images, private_labels, config, run.facts, run.plan.noise_stddev, kept)
 
 
 def put_into(generator: Generator, gaussians: ClassGaussians) -> None:
-    """Load the released Gaussians into a generator."""
     generator.mean.copy_(torch.from_numpy(gaussians.mean))
     for place, factor in zip(generator.factor, gaussians.factor, strict=True):
         place.copy_(torch.from_numpy(factor))
@@ -223,6 +202,5 @@ def put_into(generator: Generator, gaussians: ClassGaussians) -> None:
 
 
 def warm_start_work(plan: Plan, facts: PublicFacts) -> Piece:
-    """Return a plan's warm start as one piece of work."""
     releases = sum(stage.event.count for stage in plan.stages if stage.name in WARM_START)
     return Piece(REPORTED, releases, 4e-4 * facts.records_declared * facts.size)

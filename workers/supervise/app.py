@@ -100,13 +100,8 @@ def __getattr__(name: str) -> Any:
 class Workplace:
     """The context of one Celery worker's tasks.
 
-    Args:
-        settings: of the worker and its runners.
-        slot: an open file, locked while a training runs. So trainings run one at a time, and a concurrency of three
-            leaves room for a sample and an evaluation.
-        draining: returns whether the worker is shutting down.
-        send: sends a message.
-        command: starts a runner.
+    `slot` is an open file, locked while a training runs. So trainings run one at a time, and a concurrency of three
+    leaves room for a sample and an evaluation. `draining` returns whether the worker is shutting down.
     """
 
     settings: Settings
@@ -117,7 +112,6 @@ class Workplace:
 
 
 def register(app: Celery, workplace: Workplace) -> None:
-    """Add the tasks to a Celery application."""
     watched = WatchedClock(datetime.now(UTC))  # forked processes inherit it
 
     @app.task(name=queue.TASK_RUN_JOB, shared=False)  # type: ignore[untyped-decorator]  # celery has no types

@@ -44,7 +44,6 @@ from service.storage.interface import StorageUnavailable
 _LOOK_SECONDS = 1.0  # between two looks at the parent process
 _APART_SECONDS = 0.5  # minimum between two signs, because layers may take microseconds
 _UNHEARD_SECONDS = 5.0  # a longer pause between two calls of `listen` counts as this much silence
-_READ_BYTES = 2**16
 
 
 @dataclass(frozen=True)
@@ -203,7 +202,7 @@ class Listener:
         now = self._clock()
         passed, self._listened = min(now - self._listened, _UNHEARD_SECONDS), now
         try:
-            heard = bool(os.read(self._mine, _READ_BYTES))
+            heard = bool(os.read(self._mine, 2**16))
         except BlockingIOError:
             heard = False
         self.silent_seconds = 0.0 if heard else self.silent_seconds + passed

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 
 from service.db.session import SessionFactory
 from service.jobs.kinds import KINDS
@@ -22,24 +24,21 @@ POLL_SECONDS = 2.0  # maximum delay of a job without a message
 _BACKOFF_SECONDS = 5.0  # after the database or the disk failed
 
 
+@dataclass
 class Dispatcher:
     """Claims and supervises jobs until it is stopped; runners get the settings of this process."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        factory: SessionFactory,
-        *,
-        command: Sequence[str] = RUNNER_COMMAND,
-        patience: Patience = Patience(),
-        poll_seconds: float = POLL_SECONDS,
-    ) -> None:
-        self._settings, self._factory = settings, factory
-        self._command, self._patience, self._poll_seconds = tuple(command), patience, poll_seconds
+    settings: Settings
+    factory: SessionFactory
+    command: Sequence[str] = RUNNER_COMMAND
+    patience: Patience = field(default_factory=Patience)
+    poll_seconds: float = POLL_SECONDS
+
+    def __post_init__(self) -> None:
         self._draining = threading.Event()
         self._bells = {kind: threading.Event() for kind in KINDS}
         self._lanes: list[threading.Thread] = []
-        self._reconciler = Reconciler(settings, factory, send=self.send)
+        self._reconciler = Reconciler(self.settings, self.factory, send=self.send)
 
     def start(self) -> None:
         self._reconciler.start()
@@ -67,22 +66,16 @@ class Dispatcher:
     def _work(self, kind: str) -> None:
         bell = self._bells[kind]
         worker = worker_name(f"embedded-{kind}")
+        supervise_here = partial(supervise, self.settings, self.factory, command=self.command, patience=self.patience)
         while not self._draining.is_set():
             bell.clear()
             try:
-                attempt = claim_next(self._settings, self._factory, kind=kind, worker=worker, now=datetime.now(UTC))
+                attempt = claim_next(self.settings, self.factory, kind=kind, worker=worker, now=datetime.now(UTC))
                 if attempt is not None:
-                    supervise(
-                        self._settings,
-                        self._factory,
-                        attempt,
-                        draining=self._draining.is_set,
-                        command=self._command,
-                        patience=self._patience,
-                    )
+                    supervise_here(attempt, draining=self._draining.is_set)
                     continue
             except Exception as error:  # for example, a full disk; the job is claimed again after its lease expires
                 get_logger(__name__).error("lane_failed", lane=kind, error=type(error).__name__)
                 self._draining.wait(_BACKOFF_SECONDS)
                 continue
-            bell.wait(self._poll_seconds)
+            bell.wait(self.poll_seconds)

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -84,35 +84,30 @@ def supervise(
         command: starts the runner; `--job`, `--attempt`, `--supervisor` and `--signs` are added.
     """
     log = get_logger(__name__).bind(job_id=attempt.job_id, attempt=attempt.number)
-    listener = Listener()
-    try:
+    with closing(Listener()) as listener:
         process = _spawn(settings, attempt, command, listener)
-    except BaseException:
-        listener.close()
-        raise
-    with suppress(SQLAlchemyError, OSError), transaction(factory, read_only=True) as session:
-        job = session.get(Job, attempt.job_id)
-        if job is not None and jobs.KINDS[job.kind].gives_way:
-            os.setpriority(os.PRIO_PROCESS, process.pid, SPARE_CORES_NICENESS)
-    log.info("runner_started", pid=process.pid)
-    failpoint("spawn.after")
-    watch = _Watch(settings, factory, attempt, draining, patience, listener)
-    try:
-        while process.poll() is None:
-            before = watch.stop
-            stop = watch.look()
-            if stop is not None and watch.out_of_patience():
-                _kill_group(process)
-            elif stop is not before:
-                process.terminate()  # only the runner, because its current step still needs its children
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=patience.look_seconds)
-    finally:
-        _kill_group(process)
-        process.wait()
-        listener.close()
+        with suppress(SQLAlchemyError, OSError), transaction(factory, read_only=True) as session:
+            job = session.get(Job, attempt.job_id)
+            if job is not None and jobs.KINDS[job.kind].gives_way:
+                os.setpriority(os.PRIO_PROCESS, process.pid, SPARE_CORES_NICENESS)
+        log.info("runner_started", pid=process.pid)
+        failpoint("spawn.after")
+        watch = _Watch(settings, factory, attempt, draining, patience, listener)
+        try:
+            while process.poll() is None:
+                before = watch.stop
+                stop = watch.look()
+                if stop is not None and watch.out_of_patience():
+                    _kill_group(process)
+                elif stop is not before:
+                    process.terminate()  # only the runner, because its current step still needs its children
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=patience.look_seconds)
+        finally:
+            _kill_group(process)
+            process.wait()
     log.info("runner_ended", status=process.returncode, stop=watch.stop)
-    _settle(settings, factory, attempt, watch.stop, handed_on=watch.stop is Stop.DRAINED or draining())
+    watch.settle()
     failpoint("settle.after")
     with transaction(factory, read_only=True) as session:
         job = session.get(Job, attempt.job_id)
@@ -121,44 +116,39 @@ def supervise(
         put_away(storage_of(settings), work_key(attempt.job_id), now=datetime.now(UTC))
 
 
+@dataclass
 class _Watch:
     """Renews the lease, and decides when the runner must stop.
 
     The first reason to stop is kept, except that any reason replaces WINDING_UP, and FENCED replaces any reason.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        factory: SessionFactory,
-        attempt: Attempt,
-        draining: Callable[[], bool],
-        patience: Patience,
-        listener: Listener,
-    ) -> None:
-        self.stop: Stop | None = None
-        self._settings, self._factory = settings, factory
-        self._attempt = attempt
-        self._this: dict[str, Any] = {"job_id": attempt.job_id, "attempt": attempt.number}
-        self._draining, self._patience, self._listener = draining, patience, listener
+    settings: Settings
+    factory: SessionFactory
+    attempt: Attempt
+    draining: Callable[[], bool]
+    patience: Patience
+    listener: Listener
+    stop: Stop | None = None
+
+    def __post_init__(self) -> None:
+        self._this: dict[str, Any] = {"job_id": self.attempt.job_id, "attempt": self.attempt.number}
         self._reported_minutes: int | None = None
-        now = time.monotonic()
-        self._started = self._beaten = self._looked = now
-        self._stopped = now
+        self._started = self._beaten = self._looked = self._stopped = time.monotonic()
 
     def look(self) -> Stop | None:
         """Run due checks, and return the reason to stop, if there is one."""
         now = time.monotonic()
         reason = self._beat(now) or self._requested(now)
-        if reason is None and self.stop is None and now - self._started > self._settings.job_seconds_max:
+        if reason is None and self.stop is None and now - self._started > self.settings.job_seconds_max:
             reason = Stop.TIME_LIMIT
             with suppress(SQLAlchemyError):
-                with transaction(self._factory) as session:
+                with transaction(self.factory) as session:
                     publishes = jobs.end_early(session, **self._this, why=EarlyEnd.TIME_LIMIT)
                 reason = Stop.WINDING_UP if publishes else reason
-        if self._listener.listen() > self._settings.silent_seconds_max and reason in (None, Stop.WINDING_UP):
+        if self.listener.listen() > self.settings.silent_seconds_max and reason in (None, Stop.WINDING_UP):
             reason = Stop.SILENT
-        if self._draining() and reason in (None, Stop.WINDING_UP):
+        if self.draining() and reason in (None, Stop.WINDING_UP):
             reason = Stop.DRAINED
         if reason is not None and reason is not self.stop and self.stop in (None, Stop.WINDING_UP):
             self.stop, self._stopped = reason, now
@@ -171,75 +161,71 @@ class _Watch:
 
         A runner that publishes a partial result (WINDING_UP) has longer, unless it gives no sign of life.
         """
-        patience, passed_seconds = self._patience, time.monotonic() - self._stopped
+        patience, passed_seconds = self.patience, time.monotonic() - self._stopped
         if self.stop is Stop.WINDING_UP:
-            silent_seconds = min(self._listener.silent_seconds, passed_seconds)
+            silent_seconds = min(self.listener.silent_seconds, passed_seconds)
             return passed_seconds > patience.wind_up_seconds or silent_seconds > patience.wind_up_silent_seconds
         return self.stop in (Stop.FENCED, Stop.SILENT) or passed_seconds > patience.grace_seconds
 
     def _beat(self, now: float) -> Stop | None:
-        if now - self._beaten < self._settings.heartbeat_seconds:
+        if now - self._beaten < self.settings.heartbeat_seconds:
             return None
         try:
-            with transaction(self._factory) as session:
-                seconds = self._settings.lease_seconds
+            with transaction(self.factory) as session:
+                seconds = self.settings.lease_seconds
                 jobs.heartbeat(session, **self._this, now=datetime.now(UTC), lease_seconds=seconds)
         except (StaleAttempt, NotFound, Conflict):
-            with suppress(SQLAlchemyError), transaction(self._factory, read_only=True) as session:
-                job = session.get(Job, self._attempt.job_id)
-                if job is not None and job.attempt == self._attempt.number and job.finished_at is not None:
+            with suppress(SQLAlchemyError), transaction(self.factory, read_only=True) as session:
+                job = session.get(Job, self.attempt.job_id)
+                if job is not None and job.attempt == self.attempt.number and job.finished_at is not None:
                     self._beaten = now  # the runner has just ended the job itself
                     return None
             return Stop.FENCED
         except SQLAlchemyError:
             # The database is unavailable. Once the lease has expired, another worker may claim the job.
-            return Stop.FENCED if now - self._beaten > self._settings.lease_seconds else None
+            return Stop.FENCED if now - self._beaten > self.settings.lease_seconds else None
         self._beaten = now
         return None
 
     def _requested(self, now: float) -> Stop | None:
-        if now - self._looked < self._patience.cancel_look_seconds:
+        if now - self._looked < self.patience.cancel_look_seconds:
             return None
         self._looked = now
-        minutes = jobs.reported_silence(self._listener.silent_seconds, self._settings.silent_seconds_max)
+        minutes = jobs.reported_silence(self.listener.silent_seconds, self.settings.silent_seconds_max)
         if minutes != self._reported_minutes:
-            with suppress(SQLAlchemyError, StaleAttempt, NotFound), transaction(self._factory) as session:
+            with suppress(SQLAlchemyError, StaleAttempt, NotFound), transaction(self.factory) as session:
                 jobs.report_silence(session, **self._this, minutes=minutes)
                 self._reported_minutes = minutes
-        with suppress(SQLAlchemyError), transaction(self._factory, read_only=True) as session:
+        with suppress(SQLAlchemyError), transaction(self.factory, read_only=True) as session:
             return _STOPS[jobs.stop_request(session, **self._this)]
         return None
 
+    def settle(self) -> None:
+        """End or requeue the job, unless the runner has ended it. A crash here is safe, because the lease expires.
 
-def _settle(
-    settings: Settings, factory: SessionFactory, attempt: Attempt, stop: Stop | None, *, handed_on: bool
-) -> None:
-    """End or requeue the job, unless the runner has ended it. A crash here is safe, because the lease expires.
-
-    If this process is shutting down (`handed_on`), another attempt continues, and this one does not count as lost.
-    Otherwise, it counts as lost. A training that has paid for releases gets more attempts to publish them.
-    """
-    with suppress(StaleAttempt, NotFound), transaction(factory) as session:
-        job = session.get(Job, attempt.job_id)
-        if job is None or job.state is not JobState.RUNNING or job.attempt != attempt.number:
-            return
-        now, goes_on = datetime.now(UTC), job.ended_early is None or job.salvage_attempt == job.attempt
-        this: dict[str, Any] = {"job_id": attempt.job_id, "attempt": attempt.number, "now": now}
-        if job.cancel_requested and not jobs.may_publish(session, job):
-            jobs.finish_cancelled(session, **this)
-        elif stop is Stop.TIME_LIMIT:
-            jobs.finish_failed(session, failure_code=FailureCode.TIME_LIMIT, **this)
-        elif handed_on:
-            jobs.give_back(session, **this)
-        elif goes_on and jobs.tries_left(job, settings.attempts_max):
-            drop_lease(session, attempt, now=now)
-        else:
-            jobs.finish_failed(session, failure_code=FailureCode.WORKER_LOST, **this)
-        failpoint("settle.before")
+        If this process is shutting down, another attempt continues, and this one does not count as lost. Otherwise, it
+        counts as lost. A training that has paid for releases gets more attempts to publish them.
+        """
+        handed_on = self.stop is Stop.DRAINED or self.draining()
+        with suppress(StaleAttempt, NotFound), transaction(self.factory) as session:
+            job = session.get(Job, self.attempt.job_id)
+            if job is None or job.state is not JobState.RUNNING or job.attempt != self.attempt.number:
+                return
+            now, goes_on = datetime.now(UTC), job.ended_early is None or job.salvage_attempt == job.attempt
+            if job.cancel_requested and not jobs.may_publish(session, job):
+                jobs.finish_cancelled(session, **self._this, now=now)
+            elif self.stop is Stop.TIME_LIMIT:
+                jobs.finish_failed(session, failure_code=FailureCode.TIME_LIMIT, **self._this, now=now)
+            elif handed_on:
+                jobs.give_back(session, **self._this, now=now)
+            elif goes_on and jobs.tries_left(job, self.settings.attempts_max):
+                drop_lease(session, self.attempt, now=now)
+            else:
+                jobs.finish_failed(session, failure_code=FailureCode.WORKER_LOST, **self._this, now=now)
+            failpoint("settle.before")
 
 
 def runner_environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment that passes the settings of this process to a runner."""
     values = settings.model_dump(mode="json", exclude_none=True)
     prefix = str(settings.model_config.get("env_prefix", ""))
     return {**inherited, **{f"{prefix}{name.upper()}": str(value) for name, value in values.items()}}

@@ -99,5 +99,4 @@ def draw(
 
 
 def drawing_work(plan: Plan, facts: PublicFacts, count: int) -> Piece:
-    """Return the work of drawing `count` images, as `draw` reports it."""
     return Piece(DRAWING, count, count * plan.config.drawing_seconds * facts.size)

@@ -49,7 +49,6 @@ def evaluation_work(
 
 
 def as_classifiers_see(facts: PublicFacts) -> PublicFacts:
-    """Return the declared facts with the image size that classifiers see."""
     height, width = seen_size(facts.height, facts.width)
     return replace(facts, height=height, width=width)
 
@@ -165,7 +164,6 @@ def measure_generator(
 
 
 def measure_classifier(directory: Path, test: Images, *, device: torch.device, progress: Progress) -> Measured:
-    """Test a released classifier once."""
     look = partial(progress, stage=EVALUATION, step=0, steps=1)
     look()
     classifier = load_classifier(directory).to(device)

@@ -126,7 +126,6 @@ def read_training(session: Session, attempt: Attempt) -> Training:
 
 
 def anchors_of(session: Session, plan: Plan) -> Dataset | None:
-    """Return the public dataset whose images a plan needs, or None."""
     anchors_id = plan.config.needed_anchors
     return public_dataset(session, anchors_id) if anchors_id else None
 

@@ -17,9 +17,9 @@ import shutil
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -29,17 +29,14 @@ import numpy.typing as npt
 from numpy.lib import format as npy_format
 from PIL import Image
 
-from models.released import ReleasedGenerator
 from obscura.wire import provenance
 from obscura.wire.formats import CARD_FILE, PACKINGS
 from obscura.wire.wording import show_epsilon
 from obscura.wire.words import SampleFormat
 from service.cards import TAGS, cite, folder_names, guarantee, one_line, ordered_card, write_card
 from workers.evaluation.report import FIRST_IMAGES, strip
-from workers.recipes.interface import Progress
-from workers.train.drawing import SampleRequest, draw
+from workers.train.drawing import SampleRequest
 
-STAGE = "sample"  # of reports
 PARQUET_FILE = "data/train-00000-of-00001.parquet"  # Hugging Face's name for the only part of a split
 _ROWS_IN_A_GROUP = 1024
 _README, _PREVIEW = "README.md", "preview.png"
@@ -50,12 +47,13 @@ _SPOOL_BYTES = 4 * 2**20  # larger side files are stored on disk while the archi
 CROISSANT_FILE = "croissant.json"
 _SIZES = [(10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"), (math.inf, "1M<n<10M")]
 _WORDS = """
-    citeAs column conformsTo cr data dataBiases dataCollection dataType dct equivalentProperty examples extract field
-    fileObject fileProperty fileSet format includes isLiveDataset jsonPath key md5 parentField path
-    personalSensitiveInformation rai recordSet references regex repeated replace samplingRate sc separator source
-    subField transform
+    citeAs column dataBiases dataCollection equivalentProperty extract field fileObject fileProperty fileSet format
+    includes isLiveDataset jsonPath key md5 parentField path personalSensitiveInformation recordSet references regex
+    repeated replace samplingRate separator source subField transform
 """
-_ELSEWHERE: Mapping[str, Any] = {
+_CONTEXT: Mapping[str, Any] = {
+    "@language": "en",
+    "@vocab": "https://schema.org/",
     "conformsTo": "dct:conformsTo",
     "cr": "http://mlcommons.org/croissant/",
     "data": {"@id": "cr:data", "@type": "@json"},
@@ -64,11 +62,7 @@ _ELSEWHERE: Mapping[str, Any] = {
     "examples": {"@id": "cr:examples", "@type": "@json"},
     "rai": "http://mlcommons.org/croissant/RAI/",
     "sc": "https://schema.org/",
-}
-_CONTEXT: Mapping[str, Any] = {
-    "@language": "en",
-    "@vocab": "https://schema.org/",
-    **{word: _ELSEWHERE.get(word, f"cr:{word}") for word in _WORDS.split()},
+    **{word: f"cr:{word}" for word in _WORDS.split()},
 }
 
 
@@ -102,37 +96,20 @@ class SampleFile:
 _Drawn = Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]  # as `draw` yields
 
 
-def write_sample(
-    path: Path,
-    generator: ReleasedGenerator,
-    request: SampleRequest,
-    file: SampleFile,
-    progress: Progress = lambda **_: None,
-) -> None:
-    pack(path, draw(generator, request, progress, STAGE), request, file)
-
-
 def pack(path: Path, drawn: _Drawn, request: SampleRequest, file: SampleFile) -> None:
     """Write images that were generated for a request."""
     readme = dataset_card(request, file).encode()
     card = (json.dumps(ordered_card(file.card), indent=2, ensure_ascii=False) + "\n").encode()
     first, labels = next(drawn)
     drawn = itertools.chain([(first, labels)], drawn)
-    png = file.encode(strip(first[:FIRST_IMAGES]))
+    about = {_README: readme, CARD_FILE: card, _PREVIEW: file.encode(strip(first[:FIRST_IMAGES]))}
     if file.format is SampleFormat.WEBDATASET:
-        with tar_archive(path) as tar:
-            tar.add(f"__{_README}__", readme)
-            tar.add(f"__{CARD_FILE}__", card)
-            tar.add(f"__{_PREVIEW}__", png)
-            tar.add("__classes.json__", (json.dumps(request.names, ensure_ascii=False) + "\n").encode())
-            for number, (png, label) in enumerate(_pictures(drawn, file)):
-                tar.add(f"{number:07d}.png", png)
-                tar.add(f"{number:07d}.cls", str(label).encode())
+        about["classes.json"] = (json.dumps(request.names, ensure_ascii=False) + "\n").encode()
+        _write_webdataset(path, about, _pictures(drawn, file))
         return
     with zip_archive(path) as archive:
-        archive.add(_README, readme)
-        archive.add(CARD_FILE, card)
-        archive.add(_PREVIEW, png)
+        for name, content in about.items():
+            archive.add(name, content)
         if file.format is SampleFormat.IMAGEFOLDER:
             _write_imagefolder(archive, request, drawn, file)
         elif file.format is SampleFormat.PARQUET:
@@ -143,7 +120,7 @@ def pack(path: Path, drawn: _Drawn, request: SampleRequest, file: SampleFile) ->
 
 def _write_imagefolder(archive: Archive, request: SampleRequest, drawn: _Drawn, file: SampleFile) -> None:
     folders = folder_names(request.names)
-    with side_file() as metadata:
+    with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as metadata:
         for number, (png, label) in enumerate(_pictures(drawn, file)):
             name = f"{folders[label]}/{number:07d}.png"
             archive.add(name, png)
@@ -166,10 +143,9 @@ def _write_arrays(archive: Archive, request: SampleRequest, drawn: _Drawn, file:
             entry.write(images.tobytes())
     digests = {"images.npy": entry.digest.hexdigest()}
     for name, array in (("labels.npy", request.labels), ("classes.npy", np.asarray(request.names))):
-        buffer = io.BytesIO()
-        npy_format.write_array(buffer, array, version=(1, 0))
-        archive.add(name, buffer.getvalue())
-        digests[name] = hashlib.sha256(buffer.getvalue()).hexdigest()
+        with archive.open(name) as entry:
+            npy_format.write_array(entry, array, version=(1, 0))
+        digests[name] = entry.digest.hexdigest()
     document = {"digital_source_type": provenance.SOURCE_TYPE, **file.signed({"files": digests})}
     archive.add(provenance.PROVENANCE_FILE, (json.dumps(document, indent=2) + "\n").encode())
 
@@ -334,11 +310,6 @@ def _field(identifier: str, kind: str, source: Mapping[str, Any] | None = None, 
     return field | ({"references": {"field": {"@id": references}}} if references else {})
 
 
-def side_file() -> IO[bytes]:
-    """Return a temporary file for content that is added after the images. The caller must close it."""
-    return tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES)
-
-
 class Hashing(io.RawIOBase):
     """Forwards writes and computes their SHA-256."""
 
@@ -357,15 +328,19 @@ class Hashing(io.RawIOBase):
 
 @dataclass(frozen=True)
 class Archive:
-    """A new archive. `begin` opens an entry with a name and a size; `sums` collects one checksum line per entry."""
+    """A new zip without compression, because images are compressed already. `sums` has a checksum line per entry."""
 
-    begin: Callable[[str, int | None], AbstractContextManager[IO[bytes]]]
+    file: zipfile.ZipFile
     sums: IO[bytes]
 
     @contextmanager
     def open(self, name: str, size: int | None = None) -> Iterator[Hashing]:
-        """Open an entry for writing; its `digest` is complete afterwards. A tar needs the size."""
-        with self.begin(name, size) as target:
+        """Open an entry for writing, of a size if it is known. Its `digest` is complete afterwards."""
+        info = zipfile.ZipInfo(name, date_time=_EPOCH)
+        info.external_attr = 0o644 << 16
+        info.create_system = 3  # the same bytes on every platform
+        info.file_size = size or 0
+        with self.file.open(info, "w", force_zip64=size is None) as target:
             entry = Hashing(target)
             yield entry
         self.sums.write(f"{entry.digest.hexdigest()}  {name}\n".encode())
@@ -377,38 +352,34 @@ class Archive:
 
 @contextmanager
 def zip_archive(path: Path) -> Iterator[Archive]:
-    """Create a zip without compression, because images are compressed already."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as file, side_file() as sums:
-
-        def begin(name: str, size: int | None) -> IO[bytes]:
-            entry = zipfile.ZipInfo(name, date_time=_EPOCH)
-            entry.external_attr = 0o644 << 16
-            entry.create_system = 3  # the same bytes on every platform
-            entry.file_size = size or 0
-            return file.open(entry, "w", force_zip64=size is None)
-
-        yield Archive(begin, sums)
+    with zipfile.ZipFile(path, "w") as file, tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as sums:
+        archive = Archive(file, sums)
+        yield archive
         sums.seek(0)
-        with begin(_SUMS, None) as target:
+        with archive.open(_SUMS) as target:
             shutil.copyfileobj(sums, target)
 
 
-@contextmanager
-def tar_archive(path: Path) -> Iterator[Archive]:
-    """Create a tar in WebDataset's convention: files other than images are named `__<name>__`, which readers skip."""
-    with path.open("wb") as file, side_file() as sums:
+def _write_webdataset(path: Path, about: Mapping[str, bytes], pictures: Iterator[tuple[bytes, int]]) -> None:
+    """Write a tar in WebDataset's convention: files other than images are named `__<name>__`, which readers skip."""
+    with path.open("wb") as file, tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as sums:
 
-        @contextmanager
-        def begin(name: str, size: int | None) -> Iterator[IO[bytes]]:
+        def add(name: str, content: IO[bytes]) -> None:
             entry = tarfile.TarInfo(name)  # dated 1970, mode 644, without an owner
-            entry.size = size or 0
+            entry.size = content.seek(0, io.SEEK_END)
+            content.seek(0)
             file.write(entry.tobuf(tarfile.USTAR_FORMAT))
-            yield file
+            shutil.copyfileobj(content, file)
             file.write(bytes(-entry.size % tarfile.BLOCKSIZE))
 
-        yield Archive(begin, sums)
-        size = sums.tell()
-        sums.seek(0)
-        with begin(f"__{_SUMS}__", size) as target:
-            shutil.copyfileobj(sums, target)
+        texts = ((f"__{name}__", content) for name, content in about.items())
+        images = (
+            pair
+            for number, (png, label) in enumerate(pictures)
+            for pair in ((f"{number:07d}.png", png), (f"{number:07d}.cls", str(label).encode()))
+        )
+        for name, content in itertools.chain(texts, images):
+            add(name, io.BytesIO(content))
+            sums.write(f"{hashlib.sha256(content).hexdigest()}  {name}\n".encode())
+        add(f"__{_SUMS}__", sums)
         file.write(bytes(2 * tarfile.BLOCKSIZE))  # the end of a tar

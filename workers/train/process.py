@@ -22,7 +22,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 from sqlalchemy.exc import SQLAlchemyError
@@ -37,8 +37,6 @@ from service.jobs.kind import Kind
 from service.logs import configure_logging
 from service.settings import Settings
 
-_FRAMES_MAX = 50
-
 
 def trace_of(error: BaseException) -> str:
     """Return the traceback of an error and its causes: files, lines, functions and types, no values.
@@ -52,7 +50,7 @@ def trace_of(error: BaseException) -> str:
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
     texts = []
     for link in reversed(chain):
-        frames = traceback.extract_tb(link.__traceback__, limit=-_FRAMES_MAX)
+        frames = traceback.extract_tb(link.__traceback__, limit=-50)
         message = f": {link.message}" if isinstance(link, ObscuraError) else ""
         texts.append("".join(traceback.format_list(frames)) + type(link).__name__ + message)
     return "\nled to\n".join(texts)
@@ -72,9 +70,9 @@ def failure_code(error: BaseException, kind: Kind) -> FailureCode:
     return kind.failed
 
 
-def keep_values_out(stream: TextIO | None = None) -> None:
+def keep_values_out() -> None:
     """Route every error report of the interpreter through `trace_of`."""
-    target = stream or sys.stderr
+    target = sys.stderr
 
     def report(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
         target.write(trace_of(error.with_traceback(trace)) if error is not None else kind.__name__)
@@ -84,14 +82,8 @@ def keep_values_out(stream: TextIO | None = None) -> None:
     def report_failure(failure: Any) -> None:  # in a thread, or one that cannot be raised
         report(failure.exc_type, failure.exc_value, failure.exc_traceback)
 
-    def report_warning(  # the message may quote values
-        message: Warning | str,  # noqa: ARG001
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,  # noqa: ARG001
-        line: str | None = None,  # noqa: ARG001
-    ) -> None:
+    def report_warning(*warning: Any, **_: Any) -> None:
+        _message, category, filename, lineno = warning[:4]  # the message may quote values
         target.write(f"{category.__name__} at {filename}:{lineno}\n")
 
     sys.excepthook = report

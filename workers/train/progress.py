@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy.exc import InterfaceError, OperationalError
@@ -25,6 +25,7 @@ from workers.train.orders import Context
 REPORTS_MAX = 100  # of one stage
 
 
+@dataclass
 class ReportedProgress:
     """Progress that is stored in the job's row (`workers.recipes.interface.Progress`).
 
@@ -35,21 +36,15 @@ class ReportedProgress:
     of the job, in order, for estimating the remaining time. Only trainings have a budget.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        work: Sequence[Piece] = (),
-        budget: HeldBudget | None = None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._context, self._work, self._budget, self._clock = context, work, budget, clock
-        self._attempt: dict[str, Any] = {"job_id": context.attempt.job_id, "attempt": context.attempt.number}
-        self._winding_up = False  # must end early
-        self._reported: tuple[str, int, int] | None = None  # stage, steps and reported hundredth
-        self._began: tuple[float, Place] | None = None
-        self._place: Place | None = None
-        self._left: int | None = None
+    context: Context
+    work: Sequence[Piece] = ()
+    budget: HeldBudget | None = None
+    clock: Callable[[], float] = field(default=time.monotonic, kw_only=True)
+    _winding_up: bool = field(default=False, init=False)  # must end early
+    _reported: tuple[str, int, int] | None = field(default=None, init=False)  # stage, steps and reported hundredth
+    _began: tuple[float, Place] | None = field(default=None, init=False)
+    _place: Place | None = field(default=None, init=False)
+    _left: int | None = field(default=None, init=False)
 
     def __call__(self, *, stage: str, step: int, steps: int) -> bool:
         """Report that `step` of `steps` of `stage` are done; return whether the training must end early.
@@ -58,14 +53,15 @@ class ReportedProgress:
             Cancelled: the job must stop at once; or it was told to stop again while it ended early; or the database is
                 unavailable, so that the kind of stop is unknown.
         """
-        self._context.alive()
-        stop, factory, budget = self._context.stop, self._context.factory, self._budget
+        self.context.alive()
+        stop, factory, budget = self.context.stop, self.context.factory, self.budget
+        attempt: dict[str, Any] = {"job_id": self.context.attempt.job_id, "attempt": self.context.attempt.number}
         if stop.is_set():
             stop.clear()  # cleared before the query, because a later request sets it again
             request = None
             if budget is not None and not self._winding_up:
                 with suppress(OperationalError, InterfaceError), transaction(factory, read_only=True) as session:
-                    request = jobs.stop_request(session, **self._attempt)
+                    request = jobs.stop_request(session, **attempt)
             if budget is None or request is not jobs.StopRequest.WIND_UP:
                 stop.set()
                 raise Cancelled
@@ -78,19 +74,19 @@ class ReportedProgress:
             spent = {} if budget is None else budget.in_numbers()
             # If the database is briefly unavailable, a report is lost but the training continues; charges are stricter.
             with suppress(OperationalError, InterfaceError), transaction(factory) as session:
-                jobs.report_progress(session, **self._attempt, progress={**report, **spent})
+                jobs.report_progress(session, **attempt, progress={**report, **spent})
         return budget is not None and budget.closed
 
     def _eta(self, stage: str, step: int, steps: int) -> int | None:
-        place = find_place(self._work, self._place, stage, step, steps)
+        place = find_place(self.work, self._place, stage, step, steps)
         if place is None:
             return self._left
         self._place = place
-        now = self._clock()
+        now = self.clock()
         if self._began is None:
             self._began = now, place
         began, first = self._began
-        self._left = seconds_left(self._work, first, place, int(now - began), self._left)
+        self._left = seconds_left(self.work, first, place, int(now - began), self._left)
         return self._left
 
 

@@ -48,7 +48,6 @@ _REPORT_PER_CLASS = 200  # as many as the report's distances need
 _REPORT_IMAGES_MAX = 20_000
 _REPORT_SECONDS = 10.0
 _STORED_MAX = 2000  # images, or as many as the grid has
-_PICTURE_SEED = 0
 
 
 def publishing_work(training: Training) -> tuple[Piece, ...]:
@@ -125,7 +124,7 @@ def _show_generator(
     generator, classes = load_released(directory), release["classes"]
     generator.to(context.device)
     least = _GRID_PER_CLASS * len(classes)
-    request = SampleRequest(count=_images_to_show(len(classes)), seed=_PICTURE_SEED, names=classes)
+    request = SampleRequest(count=_images_to_show(len(classes)), seed=0, names=classes)
     batches, drawn, began = [], 0, time.monotonic()
     for batch in draw(generator, request, progress):  # classes take turns
         batches.append(batch)

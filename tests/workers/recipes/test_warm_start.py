@@ -47,8 +47,8 @@ Labels = npt.NDArray[np.int64]
 def mean_sums(rows: Rows, labels: Labels) -> npt.NDArray[np.int64]:
     """The integers to which `noisy_means` adds noise: (classes, f + 1), counts last."""
     above = 1 << 30  # keeps the counts away from their lower bound
-    counts, means = noisy_means(rows, labels, 3, CLIP, 10.0, Constant(above))
-    sums = np.column_stack([means * counts[:, None] / CLIP * Q, counts * COUNT_WEIGHT])
+    table = noisy_means(rows, labels, 3, CLIP, 10.0, Constant(above))
+    sums = np.column_stack([table[:, 1:] * table[:, :1] / CLIP * Q, table[:, 0] * COUNT_WEIGHT])
     return np.rint(sums).astype(np.int64) - above
 
 
@@ -183,8 +183,8 @@ def scatter_noise(stddev: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[n
 
 def mean_noise(stddev: float) -> npt.NDArray[np.float64]:
     classes, f = 100, 30
-    counts, means = noisy_means(np.zeros((0, f)), np.zeros(0, dtype=np.int64), classes, CLIP, stddev, secret("means"))
-    return np.rint(means * counts[:, None] / CLIP * Q).ravel()
+    table = noisy_means(np.zeros((0, f)), np.zeros(0, dtype=np.int64), classes, CLIP, stddev, secret("means"))
+    return np.rint(table[:, 1:] * table[:, :1] / CLIP * Q).ravel()
 
 
 def test_noise_has_the_promised_scale():

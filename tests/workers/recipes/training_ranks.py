@@ -24,10 +24,10 @@ from privacy.plans.datalens import TopAggConfig
 from privacy.plans.plan import PublicFacts
 from tests.workers.planted_faults import forward_fault
 from tests.workers.small_trainings import SECRET, Memory, Pupil, Purse, noise_shards, plan_of, train, weights
+from workers.recipes.datalens import TeacherStageConfig, TeacherStageState, run_teacher_stage
 from workers.recipes.interface import TrainingData, TrustedCurator, load_checkpoint, save_checkpoint
 from workers.recipes.private_steps import PrivateSteps
 from workers.recipes.ranks import object_from_first, privatise_once, rank, share
-from workers.recipes.teacher_stage import TeacherStageConfig, TeacherStageState, run_teacher_stage
 
 CLASSES = ("a", "b", "c")
 FACTS = PublicFacts(CLASSES, 8, 8, 1, 240, "record")

@@ -22,7 +22,7 @@ from models.released import ReleasedGenerator
 from obscura.wire.words import SampleFormat
 from tests.workers.small_trainings import KEY, PRIVACY_CARD, random_generator, write_drawing
 from workers.train.drawing import SampleRequest, draw
-from workers.train.packing import SampleFile, write_sample
+from workers.train.packing import SampleFile, pack
 
 NAMES = ("T-shirt/top", "../../etc/passwd", "Ankle boot")
 
@@ -75,7 +75,7 @@ def test_it_tells_how_many_images_there_are_and_stops_when_it_is_told(tmp_path, 
     def tell(*, step: int, **_: object) -> None:
         told.append(step)
 
-    write_sample(tmp_path / "a", generator, request, file, tell)
+    pack(tmp_path / "a", draw(generator, request, tell), request, file)
     assert told == [IMAGES_PER_BATCH, 300]
 
     denoiser = EdmDenoiser(EdmConfig(3, 1, 6, 5, 4, 1, sampling_steps=4, churn=0.0, guidance=0.0))
@@ -93,7 +93,7 @@ def test_it_tells_how_many_images_there_are_and_stops_when_it_is_told(tmp_path, 
 
     told.clear()
     with pytest.raises(InterruptedError):
-        write_sample(tmp_path / "b", denoiser, request, file, stop)
+        pack(tmp_path / "b", draw(denoiser, request, stop), request, file)
     assert told[-1] == IMAGES_PER_BATCH, "in the middle of the second batch"
 
 

@@ -25,7 +25,6 @@ _CONFUSION_CLASSES_MAX = 100  # a larger table is unreadable
 
 
 def run(context: orders.Context) -> None:
-    """Measure a release and end the job."""
     job_id = context.attempt.job_id
     with transaction(context.factory, read_only=True) as session:
         evaluation = jobs.made_by(session, Evaluation, job_id)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ GRID_CLASSES_MAX, GRID_COLUMNS = 12, 10
 LISTED_MAX = 100  # maximum number of classes with an accuracy each
 _CNN_SECONDS = 30.0
 _SEED = 0
+PublicSet = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], tuple[str, ...], str]  # images, labels, classes, name
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,6 @@ class Forecast:
             held-out images of the stand-in, in [0, 1]. `balanced` is the balanced accuracy.
         real: accuracy of the same CNN trained on the stand-in's own images; `real_balanced` is its balanced accuracy.
             Both are None if the plan trains a classifier.
-        grid: PNG image with one row of generated images per class; None if the plan trains a classifier.
         by_class: accuracy of each tested declared class; empty if there are too many classes to list.
         stated: True if the stand-in has the class fractions stated in the plan.
     """
@@ -61,11 +62,9 @@ class Forecast:
     real_balanced: float | None
     by_class: dict[str, float]
     stated: bool
-    grid: bytes | None = field(repr=False)
 
 
 def run(context: orders.Context) -> None:
-    """Run a preview and end its job."""
     job_id = context.attempt.job_id
     with transaction(context.factory, read_only=True) as session:
         job = jobs.get_job(session, job_id)
@@ -76,11 +75,10 @@ def run(context: orders.Context) -> None:
         named = None if job.evaluation_dataset_id is None else orders.public_dataset(session, job.evaluation_dataset_id)
         anchors = orders.anchors_of(session, plan)
     parts = inputs.public_parts(context, plan, anchors)
-    if named is None:
-        stand_in = find_stand_in(facts, context.alive, shares_of(plan, facts))
-    else:
-        public = Vault.of(context.settings).open_dataset(named.id)
-        stand_in = cut(*public, tuple(named.classes), named.name, facts, shares_of(plan, facts))
+    public: PublicSet | None = None
+    if named is not None:
+        public = *Vault.of(context.settings).open_dataset(named.id), tuple(named.classes), named.name
+    stand_in = find_stand_in(facts, public, shares_of(plan, facts), context.alive)
     samples, seconds = samples_for(facts), _CNN_SECONDS * measuring.as_classifiers_see(facts).size
     after = [Piece(stage, EPOCHS * samples, seconds) for stage in (MEASURED, REFERENCE)]
     progress = ReportedProgress(context, (*work_of(plan, facts), drawing.drawing_work(plan, facts, samples), *after))
@@ -92,8 +90,7 @@ def run(context: orders.Context) -> None:
 
     common: dict[str, Any] = {"parts": parts, "device": context.device, "progress": progress, "publish": publish}
     found = forecast(plan, facts, stand_in, trainer, **common)
-    results = asdict(found)
-    context.end(preview.KIND.finish, grid=results.pop("grid"), results=results)
+    context.end(preview.KIND.finish, results=asdict(found))
 
 
 def shares_of(plan: Plan, facts: PublicFacts) -> tuple[float, ...] | None:
@@ -103,25 +100,30 @@ def shares_of(plan: Plan, facts: PublicFacts) -> tuple[float, ...] | None:
 
 
 def find_stand_in(
-    facts: PublicFacts, look: Callable[[], None] = lambda: None, shares: Sequence[float] | None = None
+    facts: PublicFacts,
+    public: PublicSet | None = None,
+    shares: Sequence[float] | None = None,
+    look: Callable[[], None] = lambda: None,
 ) -> stand_ins.StandIn:
     """Return a stand-in for the declared facts, with the class fractions `shares`. Call `look` regularly meanwhile.
 
-    The stand-in is written characters if each class is named by one letter or digit. For other grey images of up to ten
-    classes it is Fashion-MNIST, if this machine has it; otherwise generated patterns.
+    The stand-in is cut from the set `public`, if it is given. Otherwise it is written characters if each class is named
+    by one letter or digit. For other grey images of up to ten classes it is Fashion-MNIST, if this machine has it;
+    otherwise generated patterns.
     """
-    if facts.channels == 1 and len(facts.classes) <= 10 and not stand_ins.are_characters(facts.classes):
-        try:
-            images, labels, names = public_images.fashion_mnist("train")
-            return cut(images, labels, names, "Fashion-MNIST", facts, shares)
-        except FileNotFoundError:
-            pass
-    shape = facts.channels, facts.height, facts.width
-    return stand_ins.generated(facts.classes, count=facts.records_declared, shape=shape, shares=shares, look=look)
+    shape, count = (facts.channels, facts.height, facts.width), facts.records_declared
+    few_grey = facts.channels == 1 and len(facts.classes) <= 10
+    if public is None and few_grey and not stand_ins.are_characters(facts.classes):
+        with suppress(FileNotFoundError):
+            public = *public_images.fashion_mnist("train"), "Fashion-MNIST"
+    if public is None:
+        return stand_ins.generated(facts.classes, count=count, shape=shape, shares=shares, look=look)
+    images, labels, names, name = public
+    common: dict[str, Any] = {"count": count, "classes": len(facts.classes), "shape": shape, "shares": shares}
+    return stand_ins.from_public(images, labels, names, name=name, **common)
 
 
 def samples_for(facts: PublicFacts) -> int:
-    """Return the number of synthetic images for training the CNN."""
     return SAMPLES if facts.height * facts.width < LARGE_PIXELS else SAMPLES_LARGE
 
 
@@ -141,8 +143,8 @@ def forecast(
     """Run a plan's training on a stand-in, and measure the result.
 
     The stand-in has the declared numbers of records, classes and pixels. `parts` is the result of `public_parts`. The
-    CNN is trained on `samples` images, by default `samples_for`, for `epochs`, by default EPOCHS. `publish`
-    gets the grid before anything is measured.
+    CNN is trained on `samples` images, by default `samples_for`, for `epochs`, by default EPOCHS. Before anything is
+    measured, `publish` gets a PNG image with a row of generated images per class, unless the plan trains a classifier.
     """
     device, classes, count = device or torch.device("cpu"), facts.classes, samples or samples_for(facts)
     subjects = None
@@ -155,7 +157,7 @@ def forecast(
     def look(stage: str, done: int, steps: int) -> None:
         progress(stage=stage, step=done, steps=steps)
 
-    real, grid = None, None
+    real = None
     if isinstance(trained, private_classifier.PrivateClassifier):
         with classifiers.between_layers(trained.modules(), partial(look, MEASURED, 0, 1)):
             predicted = trained.predict(stand_in.test_images)
@@ -169,8 +171,7 @@ def forecast(
         few = drawing.SampleRequest(count=len(chosen) * GRID_COLUMNS, seed=_SEED, names=classes, chosen=chosen)
         batches = drawing.draw(generator, few, lambda **_: look(drawing.DRAWING, 0, count))
         shown = np.concatenate([pixels for pixels, _ in batches])[np.argsort(few.labels, kind="stable")]
-        grid = draw_grid(shown, stand_in.classes[: len(chosen)])
-        publish(grid)
+        publish(draw_grid(shown, stand_in.classes[: len(chosen)]))
         request = drawing.SampleRequest(count=count, seed=_SEED, names=classes)
         drawn, _ = measuring.drawn_images(generator, request, progress)
         own = measuring.public_images(stand_in.images[: len(drawn.labels)], stand_in.labels[: len(drawn.labels)])
@@ -193,26 +194,4 @@ def forecast(
         real_balanced=None if real is None else real.balanced_accuracy,
         by_class={name: share for name, share in each if share is not None} if len(classes) <= LISTED_MAX else {},
         stated=shares_of(plan, facts) is not None,
-        grid=grid,
-    )
-
-
-def cut(
-    images: npt.NDArray[np.uint8],
-    labels: npt.NDArray[np.int64],
-    names: tuple[str, ...],
-    name: str,
-    facts: PublicFacts,
-    shares: Sequence[float] | None = None,
-) -> stand_ins.StandIn:
-    """Return a stand-in for the declared facts, from a public set whose classes are `names`."""
-    return stand_ins.from_public(
-        images,
-        labels,
-        names,
-        name=name,
-        count=facts.records_declared,
-        classes=len(facts.classes),
-        shape=(facts.channels, facts.height, facts.width),
-        shares=shares,
     )

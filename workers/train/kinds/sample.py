@@ -18,10 +18,12 @@ from service.identity.access import find
 from service.jobs.kinds import sample as kind
 from service.storage.interface import digest_file, key_of
 from workers.recipes.interface import Piece
-from workers.train.drawing import SampleRequest
+from workers.train.drawing import SampleRequest, draw
 from workers.train.orders import Context
-from workers.train.packing import STAGE, SampleFile, write_sample
+from workers.train.packing import SampleFile, pack
 from workers.train.progress import ReportedProgress
+
+STAGE = "sample"  # of reports
 
 
 def run(context: Context) -> None:
@@ -50,7 +52,7 @@ def run(context: Context) -> None:
         request = SampleRequest(sample.count, sample.seed, names, chosen, weights)
         with storage.stage(key) as staging:
             file = SampleFile(sample.format, release.name, release.card, release.id, context.signing_key().sign)
-            write_sample(staging / name, generator, request, file, progress)
+            pack(staging / name, draw(generator, request, progress, STAGE), request, file)
             failpoint("sample.before")
             storage.publish(staging, key)
             failpoint("sample.after")

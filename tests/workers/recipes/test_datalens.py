@@ -18,14 +18,14 @@ from privacy.plans.datalens import DataLensConfig, TopAggConfig
 from privacy.plans.plan import Plan, PublicFacts
 from tests.workers import small_trainings as trainings
 from workers.recipes import datalens as loop
-from workers.recipes.interface import Cancelled, NothingUseful, TrustedCurator
-from workers.recipes.teacher_stage import (
+from workers.recipes.datalens import (
     Release,
     TeacherStageConfig,
     TeacherStageState,
     run_teacher_stage,
     uniform_labels,
 )
+from workers.recipes.interface import Cancelled, NothingUseful, TrustedCurator
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 INPUTS, CLASSES, TEACHERS = 9, 3, 20
