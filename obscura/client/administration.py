@@ -10,6 +10,7 @@ from typing import Any
 
 from obscura.client.async_resources import verb
 from obscura.client.collections import ONE_PAGE, AsyncCollection, Collection
+from obscura.client.transport import Named
 from obscura.wire.admin_schemas import (
     AdminAnswer,
     AdminRecord,
@@ -44,12 +45,12 @@ class Admins(Collection[AdminRecord]):
         body = {"name": name, "introduction": introduction, "reason": reason, "project_id": project_id}
         return self._transport.post(AdminAnswer, self.path, body)
 
-    def request_removal(self, admin_id: str, *, reason: str) -> DecisionRecord:
+    def request_removal(self, admin_id: Named, *, reason: str) -> DecisionRecord:
         """Request the removal of an admin, of all their keys, and of the keys that these keys created.
 
         Another admin must approve. The admin who would be removed may approve as well.
         """
-        return self._transport.post(DecisionRecord, f"{self.path}/{admin_id}/remove", {"reason": reason})
+        return self._act(DecisionRecord, admin_id, "remove", {"reason": reason})
 
 
 class Decisions(Collection[DecisionRecord]):
@@ -61,13 +62,13 @@ class Decisions(Collection[DecisionRecord]):
         """Return requests, newest first. `action` selects one kind of request, such as `raise`; None selects all."""
         return [*islice(self._transport.pages(self.record, self.path, action=action), limit)]
 
-    def approve(self, request_id: str) -> DecisionRecord:
+    def approve(self, request_id: Named) -> DecisionRecord:
         """Approve another admin's request. Your own request raises AuthError."""
-        return self._transport.post(DecisionRecord, f"{self.path}/{request_id}/approve", repeatable=True)
+        return self._act(DecisionRecord, request_id, "approve", repeatable=True)
 
-    def decline(self, request_id: str) -> DecisionRecord:
+    def decline(self, request_id: Named) -> DecisionRecord:
         """Decline another admin's request, or withdraw your own."""
-        return self._transport.post(DecisionRecord, f"{self.path}/{request_id}/decline", repeatable=True)
+        return self._act(DecisionRecord, request_id, "decline", repeatable=True)
 
 
 class Projects(Collection[ProjectRecord]):
@@ -82,18 +83,17 @@ class Projects(Collection[ProjectRecord]):
         """
         return self._transport.post(ProjectRecord, self.path, {"name": name})
 
-    def get(self, name_or_id: str) -> ProjectUseRecord:
+    def get(self, name_or_id: Named) -> ProjectUseRecord:
         """Return a project with its job quota and number of unfinished jobs; see `Collection.get`."""
-        return self._transport.get(ProjectUseRecord, f"{self.path}/{super().get(name_or_id).id}")
+        return self._transport.get(ProjectUseRecord, f"{self.path}/{self._id_of(name_or_id)}")
 
-    def rename(self, project_id: str, name: str) -> ProjectRecord:
+    def rename(self, project_id: Named, name: str) -> ProjectRecord:
         """Rename a project."""
-        return self._transport.post(ProjectRecord, f"{self.path}/{project_id}/rename", {"name": name}, repeatable=True)
+        return self._act(ProjectRecord, project_id, "rename", {"name": name}, repeatable=True)
 
-    def set_quota(self, project_id: str, *, jobs_max: int | None) -> ProjectUseRecord:
+    def set_quota(self, project_id: Named, *, jobs_max: int | None) -> ProjectUseRecord:
         """Limit the queued and running jobs of a project; None removes the limit. Needs an installation admin."""
-        path = f"{self.path}/{project_id}/quota"
-        return self._transport.post(ProjectUseRecord, path, {"jobs_max": jobs_max}, repeatable=True)
+        return self._act(ProjectUseRecord, project_id, "quota", {"jobs_max": jobs_max}, repeatable=True)
 
 
 class People(Collection[PersonRecord]):
@@ -118,9 +118,9 @@ class Invitations(Collection[InvitationRecord]):
         """
         return self._transport.post(NewInvitationRecord, self.path, {"role": role, "project_id": project_id})
 
-    def revoke(self, invitation_id: str) -> InvitationRecord:
+    def revoke(self, invitation_id: Named) -> InvitationRecord:
         """Revoke the link of an unused invitation."""
-        return self._transport.post(InvitationRecord, f"{self.path}/{invitation_id}/revoke", repeatable=True)
+        return self._act(InvitationRecord, invitation_id, "revoke", repeatable=True)
 
 
 class Keys(Collection[KeyRecord]):
@@ -157,19 +157,18 @@ class Keys(Collection[KeyRecord]):
         """Return all keys, or only those that one key created, directly or indirectly."""
         return [*islice(self._transport.pages(self.record, self.path, created_by=created_by), limit)]
 
-    def rotate(self, key_id: str, *, overlap_seconds: int, expires_at: datetime | None = None) -> NewKeyRecord:
+    def rotate(self, key_id: Named, *, overlap_seconds: int, expires_at: datetime | None = None) -> NewKeyRecord:
         """Replace a key. The old key remains valid for `overlap_seconds`. The new token is returned only once."""
         body = {"overlap_seconds": overlap_seconds, "expires_at": expires_at and expires_at.isoformat()}
-        return self._transport.post(NewKeyRecord, f"{self.path}/{key_id}/rotate", body)
+        return self._act(NewKeyRecord, key_id, "rotate", body)
 
-    def revoke(self, key_id: str, *, include_created: bool = True) -> RevokedKeyRecord:
+    def revoke(self, key_id: Named, *, include_created: bool = True) -> RevokedKeyRecord:
         """Revoke a key at once, by default with all keys that it created. See also `request_revocation`."""
-        body = {"include_created": include_created}
-        return self._transport.post(RevokedKeyRecord, f"{self.path}/{key_id}/revoke", body, repeatable=True)
+        return self._act(RevokedKeyRecord, key_id, "revoke", {"include_created": include_created}, repeatable=True)
 
-    def request_revocation(self, key_id: str, *, reason: str) -> DecisionRecord:
+    def request_revocation(self, key_id: Named, *, reason: str) -> DecisionRecord:
         """Request the revocation of another admin's key and of all keys that it created."""
-        return self._transport.post(DecisionRecord, f"{self.path}/{key_id}/request-revocation", {"reason": reason})
+        return self._act(DecisionRecord, key_id, "request-revocation", {"reason": reason})
 
 
 class Webhooks(Collection[WebhookRecord]):
@@ -182,13 +181,14 @@ class Webhooks(Collection[WebhookRecord]):
         """Register a public https address for the events of the key's project. The secret is returned only once."""
         return self._transport.post(NewWebhookRecord, self.path, {"url": url})
 
-    def test(self, webhook_id: str) -> WebhookTestRecord:
+    def test(self, webhook_id: Named) -> WebhookTestRecord:
         """Send a request of type `test`, without data."""
-        return self._transport.post(WebhookTestRecord, f"{self.path}/{webhook_id}/test", {})
+        return self._act(WebhookTestRecord, webhook_id, "test", {})
 
-    def delete(self, webhook_id: str) -> WebhookRecord:
+    def delete(self, webhook_id: Named) -> WebhookRecord:
         """Delete a webhook."""
-        return self._transport.parse(WebhookRecord, self._transport.request("DELETE", f"{self.path}/{webhook_id}"))
+        answer = self._transport.request("DELETE", f"{self.path}/{self._id_of(webhook_id)}")
+        return self._transport.parse(WebhookRecord, answer)
 
 
 class AsyncAdmins(AsyncCollection[AdminRecord]):

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import builtins
 import inspect
-import re
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Generic, TypeVar, cast
-from urllib.parse import quote
 
 from pydantic import BaseModel
 
 from obscura.client.async_resources import AsyncJob, AsyncSample, AsyncSweep, asynchronous, verb
-from obscura.client.resources import Job, Release, Sample, Sweep
-from obscura.client.transport import Transport
-from obscura.errors import NoSuchName
+from obscura.client.resources import Dataset, Job, Release, Sample, Sweep
+from obscura.client.transport import Named, Transport
 from obscura.stopping import in_thread
 from obscura.wire.job_schemas import RECIPE_USUAL, RecipeRecord
-from obscura.wire.schemas import NamedRecord
 
-GONE = ("deleting", "deleted")
 ONE_PAGE = {"limit": None}
 
-_ID = re.compile(r"prj_default|[a-z]{2,4}_[a-z2-7]{20}")
-
+A = TypeVar("A", bound=BaseModel)
 R = TypeVar("R", bound=BaseModel)
 S = TypeVar("S")
 
@@ -48,25 +42,21 @@ class Collection(Generic[R]):
         """Return all, or the first `limit`. Releases, jobs, datasets and sweeps are sorted by time, newest first."""
         return [*islice(self._transport.pages(self.record, self.path, **self.paged), limit)]
 
-    def get(self, name_or_id: str) -> R:
+    def get(self, name_or_id: Named) -> R:
         """Return the one with this id or name. Jobs, samples and decisions have only ids.
 
         Raises:
             NotFoundError: Nothing has this id.
             NoSuchName: Nothing has this name, or several have it.
         """
-        if self.readable and (_ID.fullmatch(name_or_id) or not issubclass(self.record, NamedRecord)):
-            return self._transport.get(self.record, f"{self.path}/{quote(name_or_id, safe='')}")
-        listed: builtins.list[Any] = self.list()
-        found = [each for each in listed if each.id == name_or_id]
-        found = found or [each for each in listed if each.name == name_or_id and getattr(each, "state", "") not in GONE]
-        if len(found) == 1:
-            return cast(R, found[0])
-        noun = self.path.rpartition("/")[2]
-        if found:
-            ids = ", ".join(each.id for each in found)
-            raise NoSuchName(f"{len(found)} {noun} are named {name_or_id!r}. Choose one by its id: {ids}.")
-        raise NoSuchName(f"There is no {noun.removesuffix('s')} {name_or_id!r}. To see all: obscura {noun} list")
+        return self._transport.find(self.record, self.path, name_or_id, readable=self.readable, **self.paged)
+
+    def _id_of(self, which: Named) -> str:
+        return self._transport.id_of(self.record, self.path, which, readable=self.readable, **self.paged)
+
+    def _act(self, answer: type[A], which: Named, verb: str, body: Any = None, *, repeatable: bool = False) -> A:
+        """POST to a record, given by itself, its name or its id."""
+        return self._transport.post(answer, f"{self.path}/{self._id_of(which)}/{verb}", body, repeatable=repeatable)
 
 
 class AsyncCollection(Generic[S]):
@@ -79,7 +69,7 @@ class AsyncCollection(Generic[S]):
         """Return all, or the first `limit`; see `Collection.list`."""
         return [asynchronous(each) for each in await in_thread(self._sync.list, limit=limit)]
 
-    async def get(self, name_or_id: str) -> S:
+    async def get(self, name_or_id: Named) -> S:
         """Return the one with this id or name; see `Collection.get`."""
         return cast(S, asynchronous(await in_thread(self._sync.get, name_or_id)))
 
@@ -97,22 +87,22 @@ class Jobs(Collection[Job]):
 
     def create(
         self,
-        dataset_id: str,
+        dataset_id: Named,
         *,
         epsilon: float,
         recipe: str = RECIPE_USUAL,
         options: dict[str, Any] | None = None,
-        evaluation_dataset_id: str | None = None,
+        evaluation_dataset_id: Named | None = None,
         idempotency_key: str | None = None,
     ) -> Job:
-        """Request a training without waiting. Its cost is reserved at once.
+        """Request a training without waiting. Its cost is reserved at once. Datasets are records, names or ids.
 
-        Example: `release = service.jobs.create(dataset.id, epsilon=1).wait().release()`
+        Example: `release = service.jobs.create(dataset, epsilon=1).wait().release()`
 
         Raise BudgetError if the account cannot pay; the error's `numbers` state the affordable budget.
         """
-        body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
-        body["evaluation_dataset_id"] = evaluation_dataset_id
+        ids = Dataset.ids(self._transport, dataset_id=dataset_id, evaluation_dataset_id=evaluation_dataset_id)
+        body = {**ids, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
         return self._transport.create(Job, self.path, body, idempotency_key)
 
 
@@ -123,18 +113,18 @@ class Sweeps(Collection[Sweep]):
 
     def create(
         self,
-        dataset_id: str,
+        dataset_id: Named,
         *,
         name: str,
         trials: Sequence[dict[str, Any]],
         epsilon: float | None = None,
         recipe: str = RECIPE_USUAL,
-        evaluation_dataset_id: str | None = None,
+        evaluation_dataset_id: Named | None = None,
         idempotency_key: str | None = None,
     ) -> Sweep:
         """Request a sweep. The cost of all trials is reserved atomically, or nothing is reserved.
 
-        Example: `service.sweeps.create(dataset.id, name="budgets", trials=[{"epsilon": 0.5}, {"epsilon": 1}])`
+        Example: `service.sweeps.create(dataset, name="budgets", trials=[{"epsilon": 0.5}, {"epsilon": 1}])`
 
         Args:
             trials: 2 to 64 trials, each `{"options": {...}}` and optionally its own `"epsilon"`.
@@ -144,8 +134,8 @@ class Sweeps(Collection[Sweep]):
         Raises:
             BudgetError: The account cannot pay for all trials. `numbers` states how many are affordable.
         """
-        body = {"name": name, "dataset_id": dataset_id, "recipe": recipe, "trials": [*trials], "epsilon": epsilon}
-        body["evaluation_dataset_id"] = evaluation_dataset_id
+        ids = Dataset.ids(self._transport, dataset_id=dataset_id, evaluation_dataset_id=evaluation_dataset_id)
+        body = {**ids, "name": name, "recipe": recipe, "trials": [*trials], "epsilon": epsilon}
         return self._transport.create(Sweep, self.path, body, idempotency_key)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from obscura.wire.wording import show_epsilon
 from obscura.wire.words import DatasetState, JobState
 from privacy.plans.moments import SEEN
 from privacy.plans.registry import RECIPES
@@ -57,6 +58,17 @@ def test_what_no_recipe_can_do_is_refused_and_changes_nothing(shop, change):
         with pytest.raises(InvalidInput):
             ask(**change)
     shop.assert_nothing_written()
+
+
+def test_the_remaining_epsilon_is_affordable_as_it_is_shown(shop):
+    """Of a spent nano-unit, three digits show nothing."""
+    shop.fail(shop.charged(1))
+    left = shop.balance()
+    assert left.left_nano == left.capacity_nano - 1
+    epsilon = float(show_epsilon(left.left_epsilon, up=False))
+    assert epsilon == left.limit_epsilon
+    assert shop.plan(epsilon=epsilon).cost_nano <= left.left_nano
+    shop.train(epsilon=epsilon)
 
 
 def test_delta_above_one_over_the_records_is_refused_with_both(shop):
