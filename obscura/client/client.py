@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, Unpack, get_type_hints
 
-from obscura.client import administration, collections
+from obscura.client import collections
 from obscura.client.accounts import Accounts, AsyncAccounts
 from obscura.client.async_resources import AsyncJob, AsyncPreview, AsyncRelease, listed, verb
 from obscura.client.datasets import AsyncDatasets, Datasets
@@ -45,13 +45,13 @@ class Client:
     sweeps: collections.Sweeps
     releases: collections.Releases
     samples: collections.Samples
-    admins: administration.Admins
-    decisions: administration.Decisions
-    people: administration.People
-    projects: administration.Projects
-    invitations: administration.Invitations
-    keys: administration.Keys
-    webhooks: administration.Webhooks
+    admins: collections.Admins
+    decisions: collections.Decisions
+    people: collections.People
+    projects: collections.Projects
+    invitations: collections.Invitations
+    keys: collections.Keys
+    webhooks: collections.Webhooks
 
     def __init__(self, base_url: str, token: str | None, *, transport: Transport | None = None) -> None:
         self.transport = transport or Transport(base_url, token)
@@ -242,13 +242,13 @@ class AsyncClient:
     sweeps: collections.AsyncSweeps
     releases: collections.AsyncCollection[AsyncRelease]
     samples: collections.AsyncSamples
-    admins: administration.AsyncAdmins
-    decisions: administration.AsyncDecisions
+    admins: collections.AsyncAdmins
+    decisions: collections.AsyncDecisions
     people: collections.AsyncCollection[PersonRecord]
-    projects: administration.AsyncProjects
-    invitations: administration.AsyncInvitations
-    keys: administration.AsyncKeys
-    webhooks: administration.AsyncWebhooks
+    projects: collections.AsyncProjects
+    invitations: collections.AsyncInvitations
+    keys: collections.AsyncKeys
+    webhooks: collections.AsyncWebhooks
 
     def __init__(self, connect: Callable[[], Client]) -> None:
         self._connect = connect

@@ -1,10 +1,14 @@
-"""Collections of a service, such as `service.releases`. Their methods are `create`, `get`, `list` and a few more."""
+"""Collections of a service, such as `service.releases`. Their methods are `create`, `get`, `list` and a few more.
+
+Arguments that name a record, such as `dataset_id`, take the record itself, its name or its id.
+"""
 
 from __future__ import annotations
 
 import builtins
 import inspect
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from itertools import islice
 from typing import Any, Generic, TypeVar, cast
 
@@ -14,6 +18,22 @@ from obscura.client.async_resources import AsyncJob, AsyncSample, AsyncSweep, as
 from obscura.client.resources import Dataset, Job, Release, Sample, Sweep
 from obscura.client.transport import Named, Transport
 from obscura.stopping import in_thread
+from obscura.wire.admin_schemas import (
+    AdminAnswer,
+    AdminRecord,
+    DecisionRecord,
+    InvitationRecord,
+    KeyRecord,
+    NewInvitationRecord,
+    NewKeyRecord,
+    NewWebhookRecord,
+    PersonRecord,
+    ProjectRecord,
+    ProjectUseRecord,
+    RevokedKeyRecord,
+    WebhookRecord,
+    WebhookTestRecord,
+)
 from obscura.wire.job_schemas import RECIPE_USUAL, RecipeRecord
 
 ONE_PAGE = {"limit": None}
@@ -95,7 +115,7 @@ class Jobs(Collection[Job]):
         evaluation_dataset_id: Named | None = None,
         idempotency_key: str | None = None,
     ) -> Job:
-        """Request a training without waiting. Its cost is reserved at once. Datasets are records, names or ids.
+        """Request a training without waiting. Its cost is reserved at once.
 
         Example: `release = service.jobs.create(dataset, epsilon=1).wait().release()`
 
@@ -156,6 +176,168 @@ class Samples:
         return Sample.read(self._transport, sample_id)
 
 
+class Admins(Collection[AdminRecord]):
+    """Current and former admins, who decide about limits, admins, keys and shares."""
+
+    record, path, paged = AdminRecord, "/v1/admins", ONE_PAGE
+    readable = False
+
+    def request_admission(
+        self, *, name: str, introduction: str, reason: str, project_id: str | None = None
+    ) -> AdminAnswer:
+        """Request that a person becomes an admin, or the owner of a project.
+
+        `introduction` is `key_id:sha256` of the token that the person keeps (`obscura admins introduce`).
+        """
+        body = {"name": name, "introduction": introduction, "reason": reason, "project_id": project_id}
+        return self._transport.post(AdminAnswer, self.path, body)
+
+    def request_removal(self, admin_id: Named, *, reason: str) -> DecisionRecord:
+        """Request the removal of an admin, of all their keys, and of the keys that these keys created.
+
+        Another admin must approve. The admin who would be removed may approve as well.
+        """
+        return self._act(DecisionRecord, admin_id, "remove", {"reason": reason})
+
+
+class Decisions(Collection[DecisionRecord]):
+    """Requests that another admin must decide."""
+
+    record, path = DecisionRecord, "/v1/decisions"
+
+    def list(self, *, limit: int | None = None, action: str | None = None) -> builtins.list[DecisionRecord]:
+        """Return requests, newest first. `action` selects one kind of request, such as `raise`; None selects all."""
+        return [*islice(self._transport.pages(self.record, self.path, action=action), limit)]
+
+    def approve(self, request_id: Named) -> DecisionRecord:
+        """Approve another admin's request. Your own request raises AuthError."""
+        return self._act(DecisionRecord, request_id, "approve", repeatable=True)
+
+    def decline(self, request_id: Named) -> DecisionRecord:
+        """Decline another admin's request, or withdraw your own."""
+        return self._act(DecisionRecord, request_id, "decline", repeatable=True)
+
+
+class Projects(Collection[ProjectRecord]):
+    """The projects that the key can read: its own project, or all for an installation admin."""
+
+    record, path = ProjectRecord, "/v1/projects"
+
+    def create(self, name: str) -> ProjectRecord:
+        """Create a project. Its keys see only the project's own records.
+
+        From the second project on, keys without a project no longer see the datasets, jobs and releases of any project.
+        """
+        return self._transport.post(ProjectRecord, self.path, {"name": name})
+
+    def get(self, name_or_id: Named) -> ProjectUseRecord:
+        """Return a project with its job quota and number of unfinished jobs; see `Collection.get`."""
+        return self._transport.get(ProjectUseRecord, f"{self.path}/{self._id_of(name_or_id)}")
+
+    def rename(self, project_id: Named, name: str) -> ProjectRecord:
+        """Rename a project."""
+        return self._act(ProjectRecord, project_id, "rename", {"name": name}, repeatable=True)
+
+    def set_quota(self, project_id: Named, *, jobs_max: int | None) -> ProjectUseRecord:
+        """Limit the queued and running jobs of a project; None removes the limit. Needs an installation admin."""
+        return self._act(ProjectUseRecord, project_id, "quota", {"jobs_max": jobs_max}, repeatable=True)
+
+
+class People(Collection[PersonRecord]):
+    """People known to the sign-in provider, one record per role."""
+
+    record, path = PersonRecord, "/v1/people"
+    readable = False
+
+
+class Invitations(Collection[InvitationRecord]):
+    """Links that let people join."""
+
+    record, path = InvitationRecord, "/v1/invitations"
+    readable = False
+
+    def create(self, *, role: str, project_id: str | None = None) -> NewInvitationRecord:
+        """Invite a person by link. The link works once, within seven days, and is returned only once.
+
+        Args:
+            role: `steward`, `analyst`, `auditor` or `viewer`. Or `owner` or `admin`, whose admission you must request.
+            project_id: By default the requesting key's project, or the only project.
+        """
+        return self._transport.post(NewInvitationRecord, self.path, {"role": role, "project_id": project_id})
+
+    def revoke(self, invitation_id: Named) -> InvitationRecord:
+        """Revoke the link of an unused invitation."""
+        return self._act(InvitationRecord, invitation_id, "revoke", repeatable=True)
+
+
+class Keys(Collection[KeyRecord]):
+    """API keys, without their secrets."""
+
+    record, path = KeyRecord, "/v1/keys"
+    readable = False
+
+    def create(
+        self,
+        name: str,
+        *,
+        scopes: Sequence[str] = (),
+        role: str | None = None,
+        expires_at: datetime | None = None,
+        project_id: str | None = None,
+    ) -> NewKeyRecord:
+        """Create an API key. Its token is returned only once.
+
+        Example: `token = service.keys.create("nightly", scopes=["train", "releases"]).token`
+
+        Args:
+            scopes: Some of `admin`, `data`, `train`, `read`, `releases`, `audit`, `metrics`. Or set `role` instead.
+            role: Role in the project, such as `analyst`, which determines the scopes.
+            expires_at: Timezone-aware; None uses the expiry of the requesting key.
+            project_id: Project of the key. By default the requesting key's project, or the only project. A key with the
+                scope `admin`, created by an admin of the installation, has none by default.
+        """
+        body: dict[str, Any] = {"name": name, "scopes": [*scopes], "role": role, "project_id": project_id}
+        body["expires_at"] = expires_at and expires_at.isoformat()
+        return self._transport.post(NewKeyRecord, self.path, body)
+
+    def list(self, *, limit: int | None = None, created_by: str | None = None) -> builtins.list[KeyRecord]:
+        """Return all keys, or only those that one key created, directly or indirectly."""
+        return [*islice(self._transport.pages(self.record, self.path, created_by=created_by), limit)]
+
+    def rotate(self, key_id: Named, *, overlap_seconds: int, expires_at: datetime | None = None) -> NewKeyRecord:
+        """Replace a key. The old key remains valid for `overlap_seconds`. The new token is returned only once."""
+        body = {"overlap_seconds": overlap_seconds, "expires_at": expires_at and expires_at.isoformat()}
+        return self._act(NewKeyRecord, key_id, "rotate", body)
+
+    def revoke(self, key_id: Named, *, include_created: bool = True) -> RevokedKeyRecord:
+        """Revoke a key at once, by default with all keys that it created. See also `request_revocation`."""
+        return self._act(RevokedKeyRecord, key_id, "revoke", {"include_created": include_created}, repeatable=True)
+
+    def request_revocation(self, key_id: Named, *, reason: str) -> DecisionRecord:
+        """Request the revocation of another admin's key and of all keys that it created."""
+        return self._act(DecisionRecord, key_id, "request-revocation", {"reason": reason})
+
+
+class Webhooks(Collection[WebhookRecord]):
+    """Addresses that receive the events of the key's project. An installation admin sees those of all projects."""
+
+    record, path = WebhookRecord, "/v1/webhooks"
+    readable = False
+
+    def create(self, url: str) -> NewWebhookRecord:
+        """Register a public https address for the events of the key's project. The secret is returned only once."""
+        return self._transport.post(NewWebhookRecord, self.path, {"url": url})
+
+    def test(self, webhook_id: Named) -> WebhookTestRecord:
+        """Send a request of type `test`, without data."""
+        return self._act(WebhookTestRecord, webhook_id, "test", {})
+
+    def delete(self, webhook_id: Named) -> WebhookRecord:
+        """Delete a webhook."""
+        answer = self._transport.request("DELETE", f"{self.path}/{self._id_of(webhook_id)}")
+        return self._transport.parse(WebhookRecord, answer)
+
+
 class AsyncJobs(AsyncCollection[AsyncJob]):
     create = verb(Jobs.create, AsyncJob.of)
 
@@ -169,3 +351,40 @@ class AsyncSamples:
         self._sync = sync
 
     get = verb(Samples.get, AsyncSample.of)
+
+
+class AsyncAdmins(AsyncCollection[AdminRecord]):
+    request_admission = verb(Admins.request_admission)
+    request_removal = verb(Admins.request_removal)
+
+
+class AsyncDecisions(AsyncCollection[DecisionRecord]):
+    list = verb(Decisions.list)
+    approve = verb(Decisions.approve)
+    decline = verb(Decisions.decline)
+
+
+class AsyncProjects(AsyncCollection[ProjectRecord]):
+    get = verb(Projects.get)
+    create = verb(Projects.create)
+    rename = verb(Projects.rename)
+    set_quota = verb(Projects.set_quota)
+
+
+class AsyncInvitations(AsyncCollection[InvitationRecord]):
+    create = verb(Invitations.create)
+    revoke = verb(Invitations.revoke)
+
+
+class AsyncKeys(AsyncCollection[KeyRecord]):
+    list = verb(Keys.list)
+    create = verb(Keys.create)
+    rotate = verb(Keys.rotate)
+    revoke = verb(Keys.revoke)
+    request_revocation = verb(Keys.request_revocation)
+
+
+class AsyncWebhooks(AsyncCollection[WebhookRecord]):
+    create = verb(Webhooks.create)
+    test = verb(Webhooks.test)
+    delete = verb(Webhooks.delete)

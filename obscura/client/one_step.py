@@ -133,7 +133,7 @@ def push_for(
             terms |= {"name": account_name, "unit": "subject" if by_subject else "record"}
             declared = declaration(package, free_name, NEW_ACCOUNT, at_most, subjects_at_most)
             first = {"account": terms | {"adjacency": "add_remove"}, "dataset": declared, **order}
-            client.transport.post(Plan, "/v1/plans/first", first, repeatable=True)
+            client.transport.post(Plan, f"{Account.PATH}/first-plan", first, repeatable=True)
             if limit is None:
                 TerminalConsole(stderr=True).print(
                     f"Opening account {account_name}: epsilon {epsilon:g} becomes the lifetime limit for all trainings "

@@ -14,28 +14,16 @@ from obscura.wire import job_schemas as wire
 from obscura.wire.schemas import Identifier, Name, Page
 from obscura.wire.words import JobState
 from privacy.plans.registry import RECIPES
-from service import jobs, ledger
+from service import jobs
 from service.api.answers import ApiRoute, newest_page
-from service.api.deps import (
-    INSTALLATION,
-    READ,
-    TRAIN,
-    IdempotencyKey,
-    OfAccount,
-    Paging,
-    Reader,
-    Running,
-    Service,
-    Trainer,
-)
+from service.api.deps import READ, TRAIN, IdempotencyKey, OfAccount, Paging, Reader, Running, Service, Trainer
 from service.api.events import EventStream, Snapshot, follow
 from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
 from service.api.routes.orders import accepting, require_extractors
-from service.datasets.states import declare
 from service.db.job_tables import Job, Sweep
 from service.db.session import transaction
 from service.errors import NotFound
-from service.identity import access, auth, projects
+from service.identity import access, auth
 from service.views import jobs as views
 from service.views import plans, sweeps
 
@@ -71,22 +59,6 @@ def create_plan(service: Running, body: wire.PlanRequest) -> wire.PlanRecord:
     """Plan a training: its releases, its cost, and the remaining budget. Opens no data and stores nothing."""
     with transaction(service.factory, read_only=True) as session:
         return plans.plan(session, service.settings, body)
-
-
-@plan_router.post("/first", dependencies=[INSTALLATION], summary="Plan a first training")
-@body_limit(LARGE_BODY_BYTES_MAX)
-def create_first_plan(service: Running, body: wire.FirstPlanRequest) -> wire.PlanRecord:
-    """Plan a training before its account is opened and its dataset declared. Stores nothing."""
-    now = service.clock()
-    with transaction(service.factory) as session:
-        terms = body.account.model_dump() | {"project_id": projects.choose(session, body.account.project_id)}
-        account = ledger.open_account(session, **terms, now=now)
-        declared = body.dataset.model_copy(update={"account_id": account.id})
-        dataset = declare(session, service.settings, declared, now=now)
-        order = body.model_dump(include={"recipe", "epsilon", "options"})
-        record = plans.plan(session, service.settings, wire.PlanRequest(dataset_id=dataset.id, **order))
-        session.rollback()
-    return record
 
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=ApiRoute)

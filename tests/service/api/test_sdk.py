@@ -300,8 +300,8 @@ def test_a_dataset_is_named_by_itself_its_name_or_its_id(served, client, dataset
         assert client.plan(which, epsilon=0.1).dataset_id == mine.id
         assert client.preview(which, epsilon=0.1).dataset_id == mine.id
         assert client.jobs.create(which, **ASKED, epsilon=0.1).dataset_id == mine.id
-        trials = [{"options": {}}, {"options": {"preset": "default"}}]
-        assert client.sweeps.create(which, name="s", epsilon=0.1, trials=trials).dataset_id == mine.id
+        trials = [{"epsilon": 0.1}, {"epsilon": 0.2}]
+        assert client.sweeps.create(which, name="s", trials=trials).dataset_id == mine.id
         with pytest.raises(RequestError, match="public"):
             release.evaluate(which)
     with pytest.raises(NoSuchName, match="no dataset 'other'"):

@@ -62,7 +62,7 @@ def test_what_no_recipe_can_do_is_refused_and_changes_nothing(shop, change):
 
 def test_the_remaining_epsilon_is_affordable_as_it_is_shown(shop):
     """Of a spent nano-unit, three digits show nothing."""
-    shop.fail(shop.charged(1))
+    shop.fail(shop.charged(1, shop.train(epsilon=0.1)))
     left = shop.balance()
     assert left.left_nano == left.capacity_nano - 1
     epsilon = float(show_epsilon(left.left_epsilon, up=False))
