@@ -87,16 +87,9 @@ def push_for(
 ) -> tuple[Dataset, float]:
     """Prepare images, find or open the account that pays, declare a dataset, plan the training and upload.
 
-    Returns the dataset and the epsilon of the training; see `Client.train`. Accounts are opened and datasets declared
-    only after all images and the plan are validated. Nothing is uploaded unless the account can pay. Images that this
-    user uploaded to the account before are not uploaded again.
-
-    Raises:
-        ChoiceNeeded, PackingError: As for `datasets.push`. Nothing was done.
-        NoSuchName: There is no such account.
-        BudgetError: The account cannot pay. Nothing was uploaded, and the declaration was deleted.
-        JoinedAccount: Another account already had some of the images.
-        RequestError: The service rejected the account, the declaration, the plan or the content.
+    Returns the dataset and the epsilon of the training; see `Client.train`, also for the errors. Accounts are opened
+    and datasets declared only after all images and the plan are validated; a declaration that cannot be paid is
+    deleted. Images that this user uploaded to the account before are not uploaded again.
     """
     choices: dict[str, Any] = {**reading}
     if isinstance(images, np.ndarray):
@@ -113,6 +106,8 @@ def push_for(
             f"Account {payer.name} exists, with epsilon {payer.epsilon:g} as its limit, so `limit` must be left out."
         )
     epsilon = _epsilon(epsilon, payer, limit)
+    if payer is None and limit is not None and limit < epsilon:
+        raise PackingError(f"Epsilon {epsilon:g} is above the limit of {limit:g}. Lower epsilon, or raise the limit.")
     by_subject = subjects_at_most is not None if payer is None else payer.unit == "subject"
     require_statements(at_most, subjects_at_most, private=True, by_subject=by_subject)
     assert at_most is not None
@@ -190,7 +185,6 @@ def _require_new(
 
 
 def _require_budget(payer: Account, epsilon: float, affordable: bool) -> None:
-    """Raise BudgetError unless the account can pay for a training."""
     if affordable:
         return
     balance = payer.refresh().balance

@@ -21,7 +21,7 @@ from urllib.request import getproxies_environment, proxy_bypass_environment  # t
 
 import httpx
 from httpx_sse import EventSource
-from pydantic import BaseModel, PrivateAttr, TypeAdapter, ValidationError
+from pydantic import BaseModel, PrivateAttr, RootModel, ValidationError
 
 from obscura.client.display import Displayed
 from obscura.errors import (
@@ -46,7 +46,7 @@ ANSWER_BYTES_MAX = 64 * 2**20  # bytes of an answer that is read into memory
 
 GONE = ("deleting", "deleted")
 
-JSON = TypeAdapter(dict[str, Any])
+Document = RootModel[dict[str, Any]]
 Named = str | IdRecord  # an argument: a record, its name or its id
 Record = TypeVar("Record", bound=BaseModel)
 _ID = re.compile(r"prj_default|[a-z]{2,4}_[a-z2-7]{20}")
@@ -263,11 +263,7 @@ class Transport:
 
     def document(self, path: str) -> dict[str, Any]:
         """Read a JSON object without a schema; raise UnexpectedAnswer for anything else."""
-        response = self.request("GET", path)
-        try:
-            return JSON.validate_json(response.content)
-        except ValidationError as error:
-            raise UnexpectedAnswer(self.route, response) from error
+        return self.get(Document, path).root
 
     def create(self, record: type[Record], path: str, body: dict[str, Any], idempotency_key: str | None) -> Record:
         """POST with an Idempotency-Key, so that a retry creates nothing twice, and parse the answer."""
@@ -291,12 +287,7 @@ class Transport:
             cursor = page.next_cursor
 
     def id_of(self, record: type[BaseModel], path: str, which: Named, *, readable: bool = True, **paged: Any) -> str:
-        """Return the id of a record that the caller gave as a record, a name or an id; raise as `find` does.
-
-        Args:
-            readable: False if the API can only list these records.
-            paged: Query parameters of the list; see `pages`.
-        """
+        """Return the id of a record that the caller gave as a record, a name or an id; see `find`."""
         if not isinstance(which, str):
             return which.id
         if _ID.fullmatch(which):
@@ -307,9 +298,8 @@ class Transport:
     def find(self, record: type[Record], path: str, which: Named, *, readable: bool = True, **paged: Any) -> Record:
         """Return the record of a list with this name or id; read a given record again.
 
-        Raises:
-            NotFoundError: Nothing has this id.
-            NoSuchName: Nothing has this name, or several have it.
+        `readable` is False if the API can only list these records, with the query parameters `paged`. Raises
+        NotFoundError for an unknown id, and NoSuchName for a name that no record, or several records, have.
         """
         name = which if isinstance(which, str) else which.id
         if readable and (_ID.fullmatch(name) or not issubclass(record, NamedRecord)):
