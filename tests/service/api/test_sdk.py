@@ -320,7 +320,7 @@ QUIET = Console(quiet=True)
 def test_a_training_that_cannot_be_planned_leaves_nothing(served, client, motley, order):  # noqa: F811
     with pytest.raises(RequestError):
         client.train(motley, **{"epsilon": 1, **TERMS, **order}, show=False)
-    with pytest.raises(PackingError, match="above the limit of 0.5"):
+    with pytest.raises(PackingError, match=r"above the limit of 0\.5"):
         client.train(motley, epsilon=1, limit=0.5, **TERMS, show=False)
     assert (client.accounts.list(), client.datasets.list()) == ([], [])
 
