@@ -135,8 +135,6 @@ class Accounts(Collection[Account]):
 
 
 class AsyncAccount(AsyncLive, schemas.AccountRecord):
-    """A population with one privacy budget."""
-
     entries = listed(Account.entries)
     lower_limit = own(Account.lower_limit)
     request_raise = verb(Account.request_raise)

@@ -114,15 +114,11 @@ class AsyncLive(Displayed):
 
 
 class AsyncDataset(AsyncLive, schemas.DatasetRecord):
-    """A declared set of labelled images."""
-
     push = own(Dataset.push)
     delete = own(Dataset.delete)
 
 
 class AsyncJob(AsyncLive, job_schemas.JobRecord):
-    """A requested training, sampling or evaluation."""
-
     cancel = own(Job.cancel)
     release = verb(Job.release, lambda release: AsyncRelease.of(release))
 
@@ -186,8 +182,6 @@ def drawn(method: Sync[P, R], *formats: SampleFormat, check: Callable[P, None] |
 
 
 class AsyncSample(AsyncMadeByJob, release_schemas.SampleRecord):
-    """A set of synthetic images."""
-
     download = drawn(Sample.download)
     show = drawn(Sample.show, *READABLE)
     images = drawn(Sample.images, *READABLE)
@@ -200,8 +194,6 @@ class AsyncSample(AsyncMadeByJob, release_schemas.SampleRecord):
 
 
 class AsyncRelease(AsyncLive, release_schemas.ReleaseRecord):
-    """A published result of a training. Sampling a generator is free, forever."""
-
     card = verb(Release.card)
     receipt = verb(Release.receipt)
     save_receipt = verb(Release.save_receipt)
@@ -222,8 +214,6 @@ class AsyncRelease(AsyncLive, release_schemas.ReleaseRecord):
 
 
 class AsyncSweep(AsyncLive, job_schemas.SweepRecord):
-    """A hyperparameter search whose whole cost is reserved at once."""
-
     cancel = own(Sweep.cancel)
     best = verb(Sweep.best, AsyncRelease.of)
     to_pandas = verb(Sweep.to_pandas)
@@ -243,8 +233,6 @@ class AsyncSweep(AsyncLive, job_schemas.SweepRecord):
 
 
 class AsyncPreview(AsyncMadeByJob, job_schemas.PreviewRecord):
-    """A plan tried on public images."""
-
     save_grid = verb(Preview.save_grid)
 
 
