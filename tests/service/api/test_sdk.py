@@ -293,9 +293,9 @@ def test_private_or_public_and_not_both(served, client, motley):  # noqa: F811
         client.datasets.push(motley, public=True, subjects_at_most=3)
 
 
-def test_a_dataset_is_named_by_itself_its_name_or_its_id(served, client, dataset, released):
-    mine = client.datasets.get(dataset["id"])
+def test_a_dataset_is_named_by_itself_its_name_or_its_id(client, released):
     release = client.releases.get(released()[1])
+    mine = client.datasets.get(release.dataset_id)
     for which in (mine, mine.name, mine.id):
         assert client.plan(which, epsilon=0.1).dataset_id == mine.id
         assert client.preview(which, epsilon=0.1).dataset_id == mine.id

@@ -62,13 +62,11 @@ def test_what_no_recipe_can_do_is_refused_and_changes_nothing(shop, change):
 
 def test_the_remaining_epsilon_is_affordable_as_it_is_shown(shop):
     """Of a spent nano-unit, three digits show nothing."""
-    shop.fail(shop.charged(1, shop.train(epsilon=0.1)))
+    shop.change(ledger.Account, shop.account_id, spent_nano=1)
     left = shop.balance()
-    assert left.left_nano == left.capacity_nano - 1
     epsilon = float(show_epsilon(left.left_epsilon, up=False))
-    assert epsilon == left.limit_epsilon
-    assert shop.plan(epsilon=epsilon).cost_nano <= left.left_nano
-    shop.train(epsilon=epsilon)
+    assert (left.left_nano, epsilon) == (left.capacity_nano - 1, left.limit_epsilon)
+    assert shop.plan(epsilon=epsilon).budget_nano == left.left_nano
 
 
 def test_delta_above_one_over_the_records_is_refused_with_both(shop):
