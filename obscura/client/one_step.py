@@ -132,7 +132,8 @@ def push_for(
             if limit is None:
                 TerminalConsole(stderr=True).print(
                     f"Opening account {account_name}: epsilon {epsilon:g} becomes the lifetime limit for all trainings "
-                    "on these images. To leave budget for more, state a higher limit=..."
+                    "on these images. To leave budget for more, state a higher limit=...",
+                    soft_wrap=True,
                 )
             payer = client.accounts.create(**terms)
         dataset = client.datasets.declare(
