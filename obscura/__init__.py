@@ -3,7 +3,7 @@
 import obscura
 
 with obscura.local("data/") as service:  # or obscura.connect("https://obscura.example.org", token)
-    release = service.train("images/", epsilon=1, at_most=2000, size=32)
+    release = service.train("images/", epsilon=1, limit=3, at_most=2000, size=32)
     images, labels = release.sample(1000).to_numpy()
 
 `connect_async` and `local_async` offer the same methods for asyncio, as `async with` blocks.

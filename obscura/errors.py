@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from obscura.wire.schemas import FieldError, Problem
-from obscura.wire.wording import visible
+from obscura.wire.schemas import DatasetRecord, FieldError, Problem
+from obscura.wire.wording import show_epsilon, visible
 
 if TYPE_CHECKING:
     import httpx  # the server, which imports this file, loads no network library
 
 __all__ = [
+    "AlreadyTrained",
     "ApiError",
     "AuthError",
     "BrokenImages",
@@ -28,6 +29,7 @@ __all__ = [
     "ConnectionSettingsError",
     "DownloadCorrupt",
     "JobFailed",
+    "JoinedAccount",
     "LocalError",
     "MoreThanStated",
     "NoRoom",
@@ -83,6 +85,43 @@ class LocalError(ObscuraClientError):
 
 class NoSuchName(LocalError):
     """No resource has this name or id, or several resources have this name."""
+
+
+class JoinedAccount(ObscuraClientError):
+    """Another account already had some of the uploaded images, so the dataset, which is ready, now belongs to it.
+
+    Attributes:
+        dataset_id: Id of the dataset.
+        account_id: The account that pays for trainings on it.
+    """
+
+    def __init__(self, dataset: DatasetRecord, account_name: str) -> None:
+        super().__init__(
+            f"Account {account_name} already has some of these images, so dataset {dataset.name} ({dataset.id}) joined "
+            f"it. That account pays for trainings on it. To go on, train on {dataset.id}. Otherwise delete the dataset."
+        )
+        self.dataset_id = dataset.id
+        self.account_id = dataset.account_id
+
+
+class AlreadyTrained(ObscuraClientError):
+    """A training of the dataset with the same recipe, options and epsilon exists. Nothing was spent.
+
+    Attributes:
+        job_id: Its job.
+        release_id: Its release, which is free to use; None while it trains.
+    """
+
+    def __init__(self, job_id: str, release_id: str | None, epsilon: float) -> None:
+        state, get = "exists", f'service.releases.get("{release_id}")'
+        if release_id is None:
+            state, get = "is under way", f'service.jobs.get("{job_id}").wait().release()'
+        super().__init__(
+            f"The same training {state}, with this recipe and options, at epsilon {show_epsilon(epsilon, up=True)}. "
+            f"To use its release for free: {get}. To train and pay again, add again=True."
+        )
+        self.job_id = job_id
+        self.release_id = release_id
 
 
 class WaitTimeout(ObscuraClientError):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from obscura.client.async_resources import AsyncLive, listed, verb
+from obscura.client.async_resources import AsyncLive, listed, own, verb
 from obscura.client.collections import AsyncCollection, Collection
 from obscura.client.display import bar
 from obscura.client.transport import Live
@@ -47,7 +47,7 @@ class Account(Live, schemas.AccountRecord):
 
     def lower_limit(self, *, epsilon: float, reason: str) -> Self:
         """Lower the lifetime limit at once. A limit below the spent and reserved budget freezes the account."""
-        return self._act("lower-limit", {"epsilon": epsilon, "reason": reason}, repeatable=False)
+        return self._post("lower-limit", {"epsilon": epsilon, "reason": reason}, repeatable=False)
 
     def request_raise(self, *, epsilon: float, reason: str) -> admin_schemas.DecisionRecord:
         """Request a higher limit. Nothing changes until another admin approves."""
@@ -56,19 +56,19 @@ class Account(Live, schemas.AccountRecord):
 
     def freeze(self, *, reason: str) -> Self:
         """Freeze an account: it accepts no new jobs, and queued jobs cannot read its data. Running jobs continue."""
-        return self._act("freeze", {"reason": reason})
+        return self._post("freeze", {"reason": reason})
 
     def unfreeze(self, *, reason: str) -> Self:
         """Unfreeze an account."""
-        return self._act("unfreeze", {"reason": reason})
+        return self._post("unfreeze", {"reason": reason})
 
     def close(self) -> Self:
         """Close an account to new data: new people need another account. Trainings on existing data continue."""
-        return self._act("close")
+        return self._post("close")
 
     def reopen(self) -> Self:
         """Open a closed account to new data again."""
-        return self._act("reopen")
+        return self._post("reopen")
 
     def withdraw_subjects(
         self,
@@ -100,9 +100,6 @@ class Account(Live, schemas.AccountRecord):
             body["subjects"] = [*keyed_numbers(names, secret).values()]
             body["subjects_key_check"] = key_check(secret, join=join_subjects)
         return self._transport.post(schemas.WithdrawalRecord, f"{self._path}/withdrawals", body, repeatable=True)
-
-    def _act(self, verb: str, body: Any = None, *, repeatable: bool = True) -> Self:
-        return self._transport.post(type(self), f"{self._path}/{verb}", body, repeatable=repeatable)
 
 
 class Accounts(Collection[Account]):
@@ -138,15 +135,13 @@ class Accounts(Collection[Account]):
 
 
 class AsyncAccount(AsyncLive, schemas.AccountRecord):
-    """A population with one privacy budget."""
-
     entries = listed(Account.entries)
-    lower_limit = verb(Account.lower_limit, lambda account: AsyncAccount.of(account))
+    lower_limit = own(Account.lower_limit)
     request_raise = verb(Account.request_raise)
-    freeze = verb(Account.freeze, lambda account: AsyncAccount.of(account))
-    unfreeze = verb(Account.unfreeze, lambda account: AsyncAccount.of(account))
-    close = verb(Account.close, lambda account: AsyncAccount.of(account))
-    reopen = verb(Account.reopen, lambda account: AsyncAccount.of(account))
+    freeze = own(Account.freeze)
+    unfreeze = own(Account.unfreeze)
+    close = own(Account.close)
+    reopen = own(Account.reopen)
     withdraw_subjects = verb(Account.withdraw_subjects)
 
 

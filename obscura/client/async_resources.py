@@ -39,6 +39,7 @@ POLL_SECONDS = 0.5
 P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
+S = TypeVar("S")
 
 Sync = Callable[Concatenate[Any, P], R]
 Async = Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]
@@ -55,6 +56,17 @@ def verb(method: Sync[P, Any], turn: Callable[[Any], Any] | None = None) -> Asyn
     async def run(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         answer = await in_thread(method, self._sync, *args, **kwargs)
         return answer if turn is None else turn(answer)
+
+    return run
+
+
+def own(method: Sync[P, Live]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, S]]:
+    """Return an async method that updates the record, as `method` does, and returns it."""
+
+    @wraps(method)
+    async def run(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        await in_thread(method, self._sync, *args, **kwargs)
+        return self
 
     return run
 
@@ -78,7 +90,7 @@ def listed(
 
 
 class AsyncLive(Displayed):
-    """A record that delegates to its synchronous counterpart."""
+    """A record that delegates to its synchronous counterpart, whose fields it shares."""
 
     _sync: Any = PrivateAttr()
 
@@ -91,52 +103,49 @@ class AsyncLive(Displayed):
     @classmethod
     def of(cls, sync: Live) -> Self:
         """Wrap a synchronous record."""
-        record = cls.model_construct(**dict(sync))
+        record = cls.model_construct()
         record._sync = sync
+        object.__setattr__(record, "__dict__", sync.__dict__)
         return record
 
     async def refresh(self) -> Self:
-        return self.of(await in_thread(self._sync.refresh))
+        await in_thread(self._sync.refresh)
+        return self
 
 
 class AsyncDataset(AsyncLive, schemas.DatasetRecord):
-    """A declared set of labelled images."""
-
-    push = verb(Dataset.push, lambda dataset: AsyncDataset.of(dataset))
-    delete = verb(Dataset.delete, lambda dataset: AsyncDataset.of(dataset))
+    push = own(Dataset.push)
+    delete = own(Dataset.delete)
 
 
 class AsyncJob(AsyncLive, job_schemas.JobRecord):
-    """A requested training, sampling or evaluation."""
-
-    cancel = verb(Job.cancel, lambda job: AsyncJob.of(job))
+    cancel = own(Job.cancel)
     release = verb(Job.release, lambda release: AsyncRelease.of(release))
 
     async def events(self) -> AsyncIterator[job_schemas.EventRecord]:
         """Yield an event for each change; the last event has the final state."""
         last = None
         while True:
-            job = await self.refresh()
-            event = schemas.record_of(job_schemas.EventRecord, job, job_id=job.id)
+            await self.refresh()
+            event = schemas.record_of(job_schemas.EventRecord, self, job_id=self.id)
             if event != last:
                 yield event
-            if job.finished:
+            if self.finished:
                 return
             last = event
             await asyncio.sleep(POLL_SECONDS)
 
     async def wait(self, on_event: OnEvent | None = None, *, timeout_seconds: float | None = None) -> AsyncJob:
         """Wait for the end of the job; see `Job.wait`."""
-        state = self.state
         try:
             async with asyncio.timeout(timeout_seconds):
                 async for event in self.events():
-                    state = event.state
                     if on_event is not None:
                         on_event(event)
         except TimeoutError:
-            raise WaitTimeout(f"Job {self.id} is still {state}. It continues: wait again, or cancel it.") from None
-        return self.of(await in_thread(self._sync.ended))
+            raise WaitTimeout(f"Job {self.id} is still {self.state}. It continues: wait again, or cancel it.") from None
+        await in_thread(self._sync.ended)
+        return self
 
 
 class AsyncMadeByJob(AsyncLive):
@@ -166,16 +175,14 @@ def drawn(method: Sync[P, R], *formats: SampleFormat, check: Callable[P, None] |
             await in_thread(check, *args, **kwargs)
         sample = AsyncSample.of(await in_thread(self._sync.packed, *formats))
         if not sample.sha256:
-            sample = await sample.wait()
+            await sample.wait()
         return await in_thread(method, sample._sync, *args, **kwargs)
 
     return run
 
 
 class AsyncSample(AsyncMadeByJob, release_schemas.SampleRecord):
-    """A set of synthetic images."""
-
-    download = verb(Sample.download)
+    download = drawn(Sample.download)
     show = drawn(Sample.show, *READABLE)
     images = drawn(Sample.images, *READABLE)
     to_numpy = drawn(Sample.to_numpy, *READABLE)
@@ -187,8 +194,6 @@ class AsyncSample(AsyncMadeByJob, release_schemas.SampleRecord):
 
 
 class AsyncRelease(AsyncLive, release_schemas.ReleaseRecord):
-    """A published result of a training. Sampling a generator is free, forever."""
-
     card = verb(Release.card)
     receipt = verb(Release.receipt)
     save_receipt = verb(Release.save_receipt)
@@ -209,9 +214,7 @@ class AsyncRelease(AsyncLive, release_schemas.ReleaseRecord):
 
 
 class AsyncSweep(AsyncLive, job_schemas.SweepRecord):
-    """A hyperparameter search whose whole cost is reserved at once."""
-
-    cancel = verb(Sweep.cancel, lambda sweep: AsyncSweep.of(sweep))
+    cancel = own(Sweep.cancel)
     best = verb(Sweep.best, AsyncRelease.of)
     to_pandas = verb(Sweep.to_pandas)
 
@@ -219,20 +222,17 @@ class AsyncSweep(AsyncLive, job_schemas.SweepRecord):
         self, on_change: Callable[[AsyncSweep], None] | None = None, *, poll_seconds: float = 2.0
     ) -> AsyncSweep:
         """Wait until every trial has ended; see `Sweep.wait`."""
-        seen: AsyncSweep | None = None
+        seen: dict[str, Any] | None = None
         while True:
-            sweep = await self.refresh()
-            if on_change is not None and sweep != seen:
-                on_change(sweep)
-            if sweep.finished:
-                return sweep
-            seen = sweep
+            if dict(await self.refresh()) != seen and on_change is not None:
+                on_change(self)
+            if self.finished:
+                return self
+            seen = dict(self)
             await asyncio.sleep(poll_seconds)
 
 
 class AsyncPreview(AsyncMadeByJob, job_schemas.PreviewRecord):
-    """A plan tried on public images."""
-
     save_grid = verb(Preview.save_grid)
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Any, Self, Unpack, get_type_hints
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Self, Unpack, get_type_hints
 
-from obscura.client import administration, collections
+from obscura.client import collections
 from obscura.client.accounts import Accounts, AsyncAccounts
-from obscura.client.async_resources import AsyncDataset, AsyncPreview, AsyncRelease, listed, verb
+from obscura.client.async_resources import AsyncJob, AsyncPreview, AsyncRelease, listed, verb
 from obscura.client.datasets import AsyncDatasets, Datasets
-from obscura.client.one_step import ImageInput, Labels, push_for
+from obscura.client.one_step import ImageInput, Labels, begin
 from obscura.client.progress import TerminalConsole, job_progress
-from obscura.client.resources import Plan, Preview, Release
-from obscura.client.transport import RETRY_STATUSES, Transport
+from obscura.client.resources import Dataset, Plan, Preview, Release
+from obscura.client.transport import RETRY_STATUSES, Named, Transport
 from obscura.errors import ApiError, ConnectionFailed
 from obscura.preparing.choices import ImageOptions, named_options
 from obscura.stopping import in_thread
@@ -28,6 +28,8 @@ __all__ = ["AsyncClient", "Client"]
 AUDIT_LINES = 1000  # most events in one answer
 READY_SECONDS_MAX = 300.0
 READY_POLL_SECONDS = 0.5
+
+P = ParamSpec("P")
 
 
 class Client:
@@ -43,13 +45,13 @@ class Client:
     sweeps: collections.Sweeps
     releases: collections.Releases
     samples: collections.Samples
-    admins: administration.Admins
-    decisions: administration.Decisions
-    people: administration.People
-    projects: administration.Projects
-    invitations: administration.Invitations
-    keys: administration.Keys
-    webhooks: administration.Webhooks
+    admins: collections.Admins
+    decisions: collections.Decisions
+    people: collections.People
+    projects: collections.Projects
+    invitations: collections.Invitations
+    keys: collections.Keys
+    webhooks: collections.Webhooks
 
     def __init__(self, base_url: str, token: str | None, *, transport: Transport | None = None) -> None:
         self.transport = transport or Transport(base_url, token)
@@ -105,7 +107,7 @@ class Client:
 
     def plan(
         self,
-        dataset_id: str,
+        dataset_id: Named,
         *,
         epsilon: float,
         recipe: str = RECIPE_USUAL,
@@ -116,25 +118,26 @@ class Client:
 
         The forecast assumes `expected_units` images, or subjects if the account protects them; by default, the limit.
 
-        Example: `service.plan(dataset.id, epsilon=1).cost_epsilon`
+        Example: `service.plan(dataset, epsilon=1).cost_epsilon`; the dataset is a record, a name or an id.
         """
-        body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
+        ids = Dataset.ids(self.transport, dataset_id=dataset_id)
+        body = {**ids, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
         body["expected_units"] = expected_units
         return self.transport.post(Plan, "/v1/plans", body, repeatable=True)
 
     def preview(
         self,
-        dataset_id: str,
+        dataset_id: Named,
         *,
         epsilon: float,
         recipe: str = RECIPE_USUAL,
         options: dict[str, Any] | None = None,
-        stand_in_dataset_id: str | None = None,
+        stand_in_dataset_id: Named | None = None,
         idempotency_key: str | None = None,
     ) -> Preview:
         """Request a preview of a training on public images, for free; `wait()` returns the forecast."""
-        body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
-        body["stand_in_dataset_id"] = stand_in_dataset_id
+        ids = Dataset.ids(self.transport, dataset_id=dataset_id, stand_in_dataset_id=stand_in_dataset_id)
+        body = {**ids, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
         return self.transport.create(Preview, Preview.PATH, body, idempotency_key)
 
     def audit_log(self, *, after: str | None = None) -> Iterator[AuditEventRecord]:
@@ -157,20 +160,22 @@ class Client:
         labels: Labels = None,
         *,
         epsilon: float | None = None,
+        limit: float | None = None,
         at_most: int | None = None,
         subjects_at_most: int | None = None,
         subjects: Sequence[int | str | bytes] | None = None,
         name: str | None = None,
-        account: str | None = None,
+        account: Named | None = None,
         recipe: str = RECIPE_USUAL,
         options: dict[str, Any] | None = None,
-        show: bool = True,
+        again: bool = False,
+        show: bool | None = None,
         **reading: Unpack[ImageOptions],
     ) -> Release:
         """Train on images and wait for the release: prepare, declare, plan, upload, train.
 
-        Nothing is uploaded unless the account can pay. Repeating the call with the same images and limits reuses the
-        uploaded dataset.
+        Nothing is opened, declared or uploaded unless the plan is valid and the account can pay. Repeating the call
+        with the same images and limits reuses the uploaded dataset.
 
         Example: `release = service.train("images/", epsilon=1, at_most=2000, size=32, grey=True)`
 
@@ -178,37 +183,56 @@ class Client:
             images: A folder or file as for `datasets.push`; uint8 images (n, h, w) or (n, h, w, 3); or a pushed
                 dataset, whose account pays.
             labels: For images in memory, (n,) numbers or names. For a folder, a table with the columns file and label.
-            epsilon: Budget of this training; by default a third of what the account has left. If the account does not
-                exist yet, epsilon is required, and becomes its lifetime budget.
+            epsilon: Budget of this training; by default a third of what the account has left.
+            limit: Lifetime budget of a new account, for all trainings on these images together; by default `epsilon`,
+                which one line on stderr announces. Later, it can be raised only by a request.
             at_most: Public upper limit on the number of images; required unless `images` is a dataset.
             subjects_at_most: Public upper limit on the number of subjects, if the account protects subjects.
             subjects: For images in memory, (n,) ids of subjects.
             name: Name of the dataset; by default the folder's or file's name.
-            account: Name or id of the account that pays. By default the account with the dataset's name; it is opened
-                if it does not exist.
-            show: Show progress on stderr.
+            account: The account that pays: a record, a name or an id. By default the account with the dataset's name;
+                it is opened if it does not exist.
+            again: Train, and pay, although there is such a training already.
+            show: Show progress on stderr. By default, only asyncio does not, so that several calls can run together.
             reading: How images are read and converted; see `obscura.preparing.Choices`.
 
         Raises:
             ChoiceNeeded: You must decide something; the message names the argument. Nothing was done.
-            PackingError: The images cannot be pushed. Nothing was done.
+            PackingError: The images cannot be pushed, or `limit` contradicts the account. Nothing was done.
+            AlreadyTrained: A training of this dataset with the same recipe, options and epsilon exists.
+            JoinedAccount: Some images were known in another account, which now has the dataset. Nothing was spent.
             BudgetError: The account cannot pay. Nothing was uploaded.
             JobFailed: The training failed; the message states the reason.
         """
-        console = TerminalConsole(stderr=True, quiet=not show)
-        order: dict[str, Any] = {"recipe": recipe, "options": options}
-        facts: dict[str, Any] = {"at_most": at_most, "subjects_at_most": subjects_at_most, "subjects": subjects}
-        facts |= {"epsilon": epsilon, "name": name, "account": account, "reading": reading}
-        dataset, order["epsilon"] = push_for(self, console, images, labels, **facts, **order)
-        job = self.jobs.create(dataset.id, **order)
+        order: dict[str, Any] = {"epsilon": epsilon, "limit": limit, "recipe": recipe, "options": options}
+        order |= {"at_most": at_most, "subjects_at_most": subjects_at_most, "subjects": subjects}
+        console = TerminalConsole(stderr=True, quiet=show is False)
+        job = begin(self, console, images, labels, name=name, account=account, again=again, **order, **reading)
         with job_progress(console, "training") as on_event:
             return job.wait(on_event).release()
+
+
+def awaited(
+    method: Callable[Concatenate[Client, P], Release],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, AsyncRelease]]:
+    """Return `Client.train` for asyncio, which needs a thread only until the training is accepted."""
+
+    @wraps(method)
+    async def train(self: AsyncClient, /, *args: Any, **order: Any) -> AsyncRelease:
+        console = TerminalConsole(stderr=True, quiet=not order.pop("show", None))
+        job = AsyncJob.of(await in_thread(begin, self._sync, console, *args, **order))
+        with job_progress(console, "training") as on_event:
+            return await (await job.wait(on_event)).release()
+
+    return train
 
 
 class AsyncClient:
     """`Client` for asyncio; an async context manager. On entry, it calls `connect` to create the synchronous client.
 
     Callbacks such as `say` and `on_bytes` run in the worker thread; `on_event` and `on_change` run in the event loop.
+    Cancelling `train` before the training is accepted deletes the declared dataset. Cancelling it later ends only the
+    wait; `job.cancel()` stops the training.
     """
 
     accounts: AsyncAccounts
@@ -218,13 +242,13 @@ class AsyncClient:
     sweeps: collections.AsyncSweeps
     releases: collections.AsyncCollection[AsyncRelease]
     samples: collections.AsyncSamples
-    admins: administration.AsyncAdmins
-    decisions: administration.AsyncDecisions
+    admins: collections.AsyncAdmins
+    decisions: collections.AsyncDecisions
     people: collections.AsyncCollection[PersonRecord]
-    projects: administration.AsyncProjects
-    invitations: administration.AsyncInvitations
-    keys: administration.AsyncKeys
-    webhooks: administration.AsyncWebhooks
+    projects: collections.AsyncProjects
+    invitations: collections.AsyncInvitations
+    keys: collections.AsyncKeys
+    webhooks: collections.AsyncWebhooks
 
     def __init__(self, connect: Callable[[], Client]) -> None:
         self._connect = connect
@@ -244,35 +268,4 @@ class AsyncClient:
     plan = verb(Client.plan)
     preview = verb(Client.preview, AsyncPreview.of)
     audit_log = listed(Client.audit_log)
-
-    @named_options
-    async def train(
-        self,
-        images: ImageInput | AsyncDataset,
-        labels: Labels = None,
-        *,
-        epsilon: float | None = None,
-        at_most: int | None = None,
-        subjects_at_most: int | None = None,
-        subjects: Sequence[int | str | bytes] | None = None,
-        name: str | None = None,
-        account: str | None = None,
-        recipe: str = RECIPE_USUAL,
-        options: dict[str, Any] | None = None,
-        show: bool = False,
-        **reading: Unpack[ImageOptions],
-    ) -> AsyncRelease:
-        """Like `Client.train`, but silent unless `show` is set, so that several calls can run together.
-
-        Cancelling before the training is accepted deletes the declared dataset. Cancelling later ends only the wait;
-        `job.cancel()` stops the training.
-        """
-        console = TerminalConsole(stderr=True, quiet=not show)
-        order: dict[str, Any] = {"recipe": recipe, "options": options}
-        facts: dict[str, Any] = {"at_most": at_most, "subjects_at_most": subjects_at_most, "subjects": subjects}
-        facts |= {"epsilon": epsilon, "name": name, "account": account, "reading": reading}
-        push = partial(push_for, self._sync, console, images, labels, **facts, **order)
-        dataset, order["epsilon"] = await in_thread(push)
-        job = await self.jobs.create(dataset.id, **order)
-        with job_progress(console, "training") as on_event:
-            return await (await job.wait(on_event)).release()
+    train = awaited(Client.train)

@@ -1,30 +1,44 @@
-"""Collections of a service, such as `service.releases`. Their methods are `create`, `get`, `list` and a few more."""
+"""Collections of a service, such as `service.releases`. Their methods are `create`, `get`, `list` and a few more.
+
+Arguments that name a record, such as `dataset_id`, take the record itself, its name or its id.
+"""
 
 from __future__ import annotations
 
 import builtins
 import inspect
-import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from itertools import islice
 from typing import Any, Generic, TypeVar, cast
-from urllib.parse import quote
 
 from pydantic import BaseModel
 
 from obscura.client.async_resources import AsyncJob, AsyncSample, AsyncSweep, asynchronous, verb
-from obscura.client.resources import Job, Release, Sample, Sweep
-from obscura.client.transport import Transport
-from obscura.errors import NoSuchName
+from obscura.client.resources import Dataset, Job, Release, Sample, Sweep
+from obscura.client.transport import Named, Transport
 from obscura.stopping import in_thread
+from obscura.wire.admin_schemas import (
+    AdminAnswer,
+    AdminRecord,
+    DecisionRecord,
+    InvitationRecord,
+    KeyRecord,
+    NewInvitationRecord,
+    NewKeyRecord,
+    NewWebhookRecord,
+    PersonRecord,
+    ProjectRecord,
+    ProjectUseRecord,
+    RevokedKeyRecord,
+    WebhookRecord,
+    WebhookTestRecord,
+)
 from obscura.wire.job_schemas import RECIPE_USUAL, RecipeRecord
-from obscura.wire.schemas import NamedRecord
 
-GONE = ("deleting", "deleted")
 ONE_PAGE = {"limit": None}
 
-_ID = re.compile(r"prj_default|[a-z]{2,4}_[a-z2-7]{20}")
-
+A = TypeVar("A", bound=BaseModel)
 R = TypeVar("R", bound=BaseModel)
 S = TypeVar("S")
 
@@ -48,25 +62,21 @@ class Collection(Generic[R]):
         """Return all, or the first `limit`. Releases, jobs, datasets and sweeps are sorted by time, newest first."""
         return [*islice(self._transport.pages(self.record, self.path, **self.paged), limit)]
 
-    def get(self, name_or_id: str) -> R:
+    def get(self, name_or_id: Named) -> R:
         """Return the one with this id or name. Jobs, samples and decisions have only ids.
 
         Raises:
             NotFoundError: Nothing has this id.
             NoSuchName: Nothing has this name, or several have it.
         """
-        if self.readable and (_ID.fullmatch(name_or_id) or not issubclass(self.record, NamedRecord)):
-            return self._transport.get(self.record, f"{self.path}/{quote(name_or_id, safe='')}")
-        listed: builtins.list[Any] = self.list()
-        found = [each for each in listed if each.id == name_or_id]
-        found = found or [each for each in listed if each.name == name_or_id and getattr(each, "state", "") not in GONE]
-        if len(found) == 1:
-            return cast(R, found[0])
-        noun = self.path.rpartition("/")[2]
-        if found:
-            ids = ", ".join(each.id for each in found)
-            raise NoSuchName(f"{len(found)} {noun} are named {name_or_id!r}. Choose one by its id: {ids}.")
-        raise NoSuchName(f"There is no {noun.removesuffix('s')} {name_or_id!r}. To see all: obscura {noun} list")
+        return self._transport.find(self.record, self.path, name_or_id, readable=self.readable, **self.paged)
+
+    def _id_of(self, which: Named) -> str:
+        return self._transport.id_of(self.record, self.path, which, readable=self.readable, **self.paged)
+
+    def _act(self, answer: type[A], which: Named, verb: str, body: Any = None, *, repeatable: bool = False) -> A:
+        """POST to a record, given by itself, its name or its id."""
+        return self._transport.post(answer, f"{self.path}/{self._id_of(which)}/{verb}", body, repeatable=repeatable)
 
 
 class AsyncCollection(Generic[S]):
@@ -79,7 +89,7 @@ class AsyncCollection(Generic[S]):
         """Return all, or the first `limit`; see `Collection.list`."""
         return [asynchronous(each) for each in await in_thread(self._sync.list, limit=limit)]
 
-    async def get(self, name_or_id: str) -> S:
+    async def get(self, name_or_id: Named) -> S:
         """Return the one with this id or name; see `Collection.get`."""
         return cast(S, asynchronous(await in_thread(self._sync.get, name_or_id)))
 
@@ -97,22 +107,22 @@ class Jobs(Collection[Job]):
 
     def create(
         self,
-        dataset_id: str,
+        dataset_id: Named,
         *,
         epsilon: float,
         recipe: str = RECIPE_USUAL,
         options: dict[str, Any] | None = None,
-        evaluation_dataset_id: str | None = None,
+        evaluation_dataset_id: Named | None = None,
         idempotency_key: str | None = None,
     ) -> Job:
         """Request a training without waiting. Its cost is reserved at once.
 
-        Example: `release = service.jobs.create(dataset.id, epsilon=1).wait().release()`
+        Example: `release = service.jobs.create(dataset, epsilon=1).wait().release()`
 
         Raise BudgetError if the account cannot pay; the error's `numbers` state the affordable budget.
         """
-        body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
-        body["evaluation_dataset_id"] = evaluation_dataset_id
+        ids = Dataset.ids(self._transport, dataset_id=dataset_id, evaluation_dataset_id=evaluation_dataset_id)
+        body = {**ids, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
         return self._transport.create(Job, self.path, body, idempotency_key)
 
 
@@ -123,18 +133,18 @@ class Sweeps(Collection[Sweep]):
 
     def create(
         self,
-        dataset_id: str,
+        dataset_id: Named,
         *,
         name: str,
         trials: Sequence[dict[str, Any]],
         epsilon: float | None = None,
         recipe: str = RECIPE_USUAL,
-        evaluation_dataset_id: str | None = None,
+        evaluation_dataset_id: Named | None = None,
         idempotency_key: str | None = None,
     ) -> Sweep:
         """Request a sweep. The cost of all trials is reserved atomically, or nothing is reserved.
 
-        Example: `service.sweeps.create(dataset.id, name="budgets", trials=[{"epsilon": 0.5}, {"epsilon": 1}])`
+        Example: `service.sweeps.create(dataset, name="budgets", trials=[{"epsilon": 0.5}, {"epsilon": 1}])`
 
         Args:
             trials: 2 to 64 trials, each `{"options": {...}}` and optionally its own `"epsilon"`.
@@ -144,8 +154,8 @@ class Sweeps(Collection[Sweep]):
         Raises:
             BudgetError: The account cannot pay for all trials. `numbers` states how many are affordable.
         """
-        body = {"name": name, "dataset_id": dataset_id, "recipe": recipe, "trials": [*trials], "epsilon": epsilon}
-        body["evaluation_dataset_id"] = evaluation_dataset_id
+        ids = Dataset.ids(self._transport, dataset_id=dataset_id, evaluation_dataset_id=evaluation_dataset_id)
+        body = {**ids, "name": name, "recipe": recipe, "trials": [*trials], "epsilon": epsilon}
         return self._transport.create(Sweep, self.path, body, idempotency_key)
 
 
@@ -166,6 +176,168 @@ class Samples:
         return Sample.read(self._transport, sample_id)
 
 
+class Admins(Collection[AdminRecord]):
+    """Current and former admins, who decide about limits, admins, keys and shares."""
+
+    record, path, paged = AdminRecord, "/v1/admins", ONE_PAGE
+    readable = False
+
+    def request_admission(
+        self, *, name: str, introduction: str, reason: str, project_id: str | None = None
+    ) -> AdminAnswer:
+        """Request that a person becomes an admin, or the owner of a project.
+
+        `introduction` is `key_id:sha256` of the token that the person keeps (`obscura admins introduce`).
+        """
+        body = {"name": name, "introduction": introduction, "reason": reason, "project_id": project_id}
+        return self._transport.post(AdminAnswer, self.path, body)
+
+    def request_removal(self, admin_id: Named, *, reason: str) -> DecisionRecord:
+        """Request the removal of an admin, of all their keys, and of the keys that these keys created.
+
+        Another admin must approve. The admin who would be removed may approve as well.
+        """
+        return self._act(DecisionRecord, admin_id, "remove", {"reason": reason})
+
+
+class Decisions(Collection[DecisionRecord]):
+    """Requests that another admin must decide."""
+
+    record, path = DecisionRecord, "/v1/decisions"
+
+    def list(self, *, limit: int | None = None, action: str | None = None) -> builtins.list[DecisionRecord]:
+        """Return requests, newest first. `action` selects one kind of request, such as `raise`; None selects all."""
+        return [*islice(self._transport.pages(self.record, self.path, action=action), limit)]
+
+    def approve(self, request_id: Named) -> DecisionRecord:
+        """Approve another admin's request. Your own request raises AuthError."""
+        return self._act(DecisionRecord, request_id, "approve", repeatable=True)
+
+    def decline(self, request_id: Named) -> DecisionRecord:
+        """Decline another admin's request, or withdraw your own."""
+        return self._act(DecisionRecord, request_id, "decline", repeatable=True)
+
+
+class Projects(Collection[ProjectRecord]):
+    """The projects that the key can read: its own project, or all for an installation admin."""
+
+    record, path = ProjectRecord, "/v1/projects"
+
+    def create(self, name: str) -> ProjectRecord:
+        """Create a project. Its keys see only the project's own records.
+
+        From the second project on, keys without a project no longer see the datasets, jobs and releases of any project.
+        """
+        return self._transport.post(ProjectRecord, self.path, {"name": name})
+
+    def get(self, name_or_id: Named) -> ProjectUseRecord:
+        """Return a project with its job quota and number of unfinished jobs; see `Collection.get`."""
+        return self._transport.get(ProjectUseRecord, f"{self.path}/{self._id_of(name_or_id)}")
+
+    def rename(self, project_id: Named, name: str) -> ProjectRecord:
+        """Rename a project."""
+        return self._act(ProjectRecord, project_id, "rename", {"name": name}, repeatable=True)
+
+    def set_quota(self, project_id: Named, *, jobs_max: int | None) -> ProjectUseRecord:
+        """Limit the queued and running jobs of a project; None removes the limit. Needs an installation admin."""
+        return self._act(ProjectUseRecord, project_id, "quota", {"jobs_max": jobs_max}, repeatable=True)
+
+
+class People(Collection[PersonRecord]):
+    """People known to the sign-in provider, one record per role."""
+
+    record, path = PersonRecord, "/v1/people"
+    readable = False
+
+
+class Invitations(Collection[InvitationRecord]):
+    """Links that let people join."""
+
+    record, path = InvitationRecord, "/v1/invitations"
+    readable = False
+
+    def create(self, *, role: str, project_id: str | None = None) -> NewInvitationRecord:
+        """Invite a person by link. The link works once, within seven days, and is returned only once.
+
+        Args:
+            role: `steward`, `analyst`, `auditor` or `viewer`. Or `owner` or `admin`, whose admission you must request.
+            project_id: By default the requesting key's project, or the only project.
+        """
+        return self._transport.post(NewInvitationRecord, self.path, {"role": role, "project_id": project_id})
+
+    def revoke(self, invitation_id: Named) -> InvitationRecord:
+        """Revoke the link of an unused invitation."""
+        return self._act(InvitationRecord, invitation_id, "revoke", repeatable=True)
+
+
+class Keys(Collection[KeyRecord]):
+    """API keys, without their secrets."""
+
+    record, path = KeyRecord, "/v1/keys"
+    readable = False
+
+    def create(
+        self,
+        name: str,
+        *,
+        scopes: Sequence[str] = (),
+        role: str | None = None,
+        expires_at: datetime | None = None,
+        project_id: str | None = None,
+    ) -> NewKeyRecord:
+        """Create an API key. Its token is returned only once.
+
+        Example: `token = service.keys.create("nightly", scopes=["train", "releases"]).token`
+
+        Args:
+            scopes: Some of `admin`, `data`, `train`, `read`, `releases`, `audit`, `metrics`. Or set `role` instead.
+            role: Role in the project, such as `analyst`, which determines the scopes.
+            expires_at: Timezone-aware; None uses the expiry of the requesting key.
+            project_id: Project of the key. By default the requesting key's project, or the only project. A key with the
+                scope `admin`, created by an admin of the installation, has none by default.
+        """
+        body: dict[str, Any] = {"name": name, "scopes": [*scopes], "role": role, "project_id": project_id}
+        body["expires_at"] = expires_at and expires_at.isoformat()
+        return self._transport.post(NewKeyRecord, self.path, body)
+
+    def list(self, *, limit: int | None = None, created_by: str | None = None) -> builtins.list[KeyRecord]:
+        """Return all keys, or only those that one key created, directly or indirectly."""
+        return [*islice(self._transport.pages(self.record, self.path, created_by=created_by), limit)]
+
+    def rotate(self, key_id: Named, *, overlap_seconds: int, expires_at: datetime | None = None) -> NewKeyRecord:
+        """Replace a key. The old key remains valid for `overlap_seconds`. The new token is returned only once."""
+        body = {"overlap_seconds": overlap_seconds, "expires_at": expires_at and expires_at.isoformat()}
+        return self._act(NewKeyRecord, key_id, "rotate", body)
+
+    def revoke(self, key_id: Named, *, include_created: bool = True) -> RevokedKeyRecord:
+        """Revoke a key at once, by default with all keys that it created. See also `request_revocation`."""
+        return self._act(RevokedKeyRecord, key_id, "revoke", {"include_created": include_created}, repeatable=True)
+
+    def request_revocation(self, key_id: Named, *, reason: str) -> DecisionRecord:
+        """Request the revocation of another admin's key and of all keys that it created."""
+        return self._act(DecisionRecord, key_id, "request-revocation", {"reason": reason})
+
+
+class Webhooks(Collection[WebhookRecord]):
+    """Addresses that receive the events of the key's project. An installation admin sees those of all projects."""
+
+    record, path = WebhookRecord, "/v1/webhooks"
+    readable = False
+
+    def create(self, url: str) -> NewWebhookRecord:
+        """Register a public https address for the events of the key's project. The secret is returned only once."""
+        return self._transport.post(NewWebhookRecord, self.path, {"url": url})
+
+    def test(self, webhook_id: Named) -> WebhookTestRecord:
+        """Send a request of type `test`, without data."""
+        return self._act(WebhookTestRecord, webhook_id, "test", {})
+
+    def delete(self, webhook_id: Named) -> WebhookRecord:
+        """Delete a webhook."""
+        answer = self._transport.request("DELETE", f"{self.path}/{self._id_of(webhook_id)}")
+        return self._transport.parse(WebhookRecord, answer)
+
+
 class AsyncJobs(AsyncCollection[AsyncJob]):
     create = verb(Jobs.create, AsyncJob.of)
 
@@ -179,3 +351,40 @@ class AsyncSamples:
         self._sync = sync
 
     get = verb(Samples.get, AsyncSample.of)
+
+
+class AsyncAdmins(AsyncCollection[AdminRecord]):
+    request_admission = verb(Admins.request_admission)
+    request_removal = verb(Admins.request_removal)
+
+
+class AsyncDecisions(AsyncCollection[DecisionRecord]):
+    list = verb(Decisions.list)
+    approve = verb(Decisions.approve)
+    decline = verb(Decisions.decline)
+
+
+class AsyncProjects(AsyncCollection[ProjectRecord]):
+    get = verb(Projects.get)
+    create = verb(Projects.create)
+    rename = verb(Projects.rename)
+    set_quota = verb(Projects.set_quota)
+
+
+class AsyncInvitations(AsyncCollection[InvitationRecord]):
+    create = verb(Invitations.create)
+    revoke = verb(Invitations.revoke)
+
+
+class AsyncKeys(AsyncCollection[KeyRecord]):
+    list = verb(Keys.list)
+    create = verb(Keys.create)
+    rotate = verb(Keys.rotate)
+    revoke = verb(Keys.revoke)
+    request_revocation = verb(Keys.request_revocation)
+
+
+class AsyncWebhooks(AsyncCollection[WebhookRecord]):
+    create = verb(Webhooks.create)
+    test = verb(Webhooks.test)
+    delete = verb(Webhooks.delete)

@@ -10,9 +10,10 @@ from typing import Any, Unpack
 
 from obscura.client.accounts import Account
 from obscura.client.async_resources import AsyncDataset, verb
-from obscura.client.collections import GONE, AsyncCollection, Collection
+from obscura.client.collections import AsyncCollection, Collection
 from obscura.client.resources import Dataset
-from obscura.errors import ObscuraClientError, RequestError
+from obscura.client.transport import GONE, Named
+from obscura.errors import JoinedAccount, ObscuraClientError, RequestError
 from obscura.preparing import Arrays, Choices, Package, PackingError, prepare
 from obscura.preparing.choices import ImageOptions, named_options
 from obscura.preparing.survey import screen
@@ -45,10 +46,11 @@ class Datasets(Collection[Dataset]):
         records_declared: int,
         subjects_declared: int | None = None,
         subjects_recognised: bool = False,
-        account_id: str | None = None,
+        account_id: Named | None = None,
     ) -> Dataset:
         """Declare a dataset; every argument becomes public. Then call `Dataset.push`. `datasets.push` does both."""
-        body: dict[str, Any] = {"name": name, "visibility": visibility, "account_id": account_id, "classes": [*classes]}
+        body: dict[str, Any] = {"name": name, "visibility": visibility, "classes": [*classes]}
+        body["account_id"] = account_id and self._transport.id_of(Account, Account.PATH, account_id)
         body |= {"height": height, "width": width, "channels": channels, "records_declared": records_declared}
         body |= {"subjects_declared": subjects_declared, "subjects_recognised": subjects_recognised}
         return self._transport.post(Dataset, self.path, body)
@@ -59,7 +61,7 @@ class Datasets(Collection[Dataset]):
         /,
         path: str | Path | Arrays,
         *,
-        account_id: str | None = None,
+        account_id: Named | None = None,
         public: bool = False,
         name: str | None = None,
         at_most: int | None = None,
@@ -81,6 +83,7 @@ class Datasets(Collection[Dataset]):
 
         Args:
             path: A folder of class folders, an archive of such a folder, an .npz, IDX or Parquet file, or arrays.
+            account_id: The account of private data: a record, a name or an id.
             public: Upload public data, which costs nothing and is not protected.
             name: Unique in the account. By default the folder's or file's name, with a number if that name is taken.
             at_most: Public upper limit on the number of records. Not needed for public data.
@@ -98,25 +101,27 @@ class Datasets(Collection[Dataset]):
             MoreThanStated: There are more records or subjects than stated.
             PackingError: There are no images, the name is taken, a limit is missing, or the account is closed to data.
             RequestError: The service rejected the declaration or the content.
+            JoinedAccount: Some images were known in another account, which now has the dataset.
         """
         if public == (account_id is not None):
             raise PackingError("Either name an account for private data, or state that the data is public; not both.")
-        account = None if account_id is None else Account.read(self._transport, account_id)
+        account = None if account_id is None else self._transport.find(Account, Account.PATH, account_id)
         if account is not None and account.closed:  # checked before any image is prepared
             raise PackingError(
                 f"Account {account.name} is closed to new data. Open a separate account, with its own budget, for the "
                 "new people, and combine the synthetic images of both. Or ask the owner to open it to new data again."
             )
         by_subject = account is not None and account.unit == "subject"
-        require_statements(at_most, subjects_at_most, private=account_id is not None, by_subject=by_subject)
+        require_statements(at_most, subjects_at_most, private=not public, by_subject=by_subject)
         choices = Choices(labels=labels, **push_options)
         place = Path(path) if isinstance(path, str) else path
-        free_name = self.free_name(account_id, name, place)
+        owner = None if account is None else account.id
+        free_name = self.free_name(owner, name, place)
         package = prepare(place, choices, subjects=None if public else by_subject, on_image=on_image)
         dataset = self.declare(
             package,
             name=free_name,
-            account_id=account_id,
+            account_id=owner,
             at_most=at_most,
             subjects_at_most=subjects_at_most,
             say=say,
@@ -137,28 +142,21 @@ class Datasets(Collection[Dataset]):
     ) -> Dataset:
         """Declare a prepared upload; see `push`. Without an account the dataset is public."""
         by_subject = package.private_subjects is not None
-        require_statements(at_most, subjects_at_most, private=account_id is not None, by_subject=by_subject)
-        declared = package.private_records if at_most is None else at_most  # None only for public images
-        package.require_within(declared, subjects_at_most)
         private = account_id is not None
+        require_statements(at_most, subjects_at_most, private=private, by_subject=by_subject)
+        facts = declaration(package, name, account_id, at_most, subjects_at_most)
+        declared = facts["records_declared"]
+        package.require_within(declared, subjects_at_most)
         for line in screen(package, at_most=declared, subjects_at_most=subjects_at_most, private=private):
             say(line)
         agree()
-        return self.create(
-            name=name,
-            visibility="private" if private else "public",
-            account_id=account_id,
-            classes=package.classes,
-            height=package.height,
-            width=package.width,
-            channels=package.channels,
-            records_declared=declared,
-            subjects_declared=subjects_at_most,
-            subjects_recognised=package.recognised,
-        )
+        return self.create(**facts)
 
     def send(self, dataset: Dataset, package: Package, on_bytes: OnBytes = lambda _done, _total: None) -> Dataset:
-        """Upload the content of a declared dataset, and delete the dataset if that fails."""
+        """Upload the content of a declared dataset, and delete the dataset if that fails.
+
+        Raises JoinedAccount if another account already had some of the images.
+        """
 
         def counted() -> Iterator[bytes]:
             sent = 0
@@ -167,8 +165,9 @@ class Datasets(Collection[Dataset]):
                 sent += len(chunk)
                 on_bytes(sent, 0)
 
+        stated = dataset.account_id
         try:
-            return dataset.push(counted(), format=package.format, subjects_key_check=package.subjects_key_check)
+            dataset.push(counted(), format=package.format, subjects_key_check=package.subjects_key_check)
         except BaseException:
             for seconds in (0.1, 0.3, 1.0, 3.0, 5.0):
                 try:
@@ -181,6 +180,9 @@ class Datasets(Collection[Dataset]):
                 except ObscuraClientError:
                     break
             raise
+        if dataset.account_id is not None and dataset.account_id != stated:
+            raise JoinedAccount(dataset, Account.read(self._transport, dataset.account_id).name)
+        return dataset
 
     def free_name(self, account_id: str | None, wanted: str | None, place: Path | Arrays) -> str:
         """Return an unused dataset name in the account; raise PackingError if `wanted` is taken."""
@@ -207,6 +209,24 @@ class AsyncDatasets(AsyncCollection[AsyncDataset]):
 
 def default_name(place: Path | Arrays) -> str:
     return "images" if isinstance(place, Arrays) else place.resolve().name
+
+
+def declaration(
+    package: Package, name: str, account_id: str | None, at_most: int | None, subjects_at_most: int | None
+) -> dict[str, Any]:
+    """Return the declaration of a prepared upload, which is public; see `Datasets.create`."""
+    return {
+        "name": name,
+        "visibility": "public" if account_id is None else "private",
+        "account_id": account_id,
+        "classes": package.classes,
+        "height": package.height,
+        "width": package.width,
+        "channels": package.channels,
+        "records_declared": package.private_records if at_most is None else at_most,  # None only for public images
+        "subjects_declared": subjects_at_most,
+        "subjects_recognised": package.recognised,
+    }
 
 
 def require_statements(at_most: int | None, subjects_at_most: int | None, *, private: bool, by_subject: bool) -> None:

@@ -15,7 +15,7 @@ from PIL import Image
 
 from obscura.client.contents import READABLE, Images, download, read_images, require_room, unpack
 from obscura.client.display import Displayed, bar, picture, table
-from obscura.client.transport import Live
+from obscura.client.transport import Live, Named, Transport
 from obscura.errors import JobFailed, NotFoundError, WaitTimeout
 from obscura.extras import extras
 from obscura.wire import admin_schemas, job_schemas, release_schemas, schemas
@@ -53,7 +53,8 @@ class Dataset(Live, schemas.DatasetRecord):
         `subjects_key_check` is the result of `obscura.preparing.subjects.key_check`; None for plain ids.
         """
         params = {"format": format} | ({} if subjects_key_check is None else {"subjects_key_check": subjects_key_check})
-        return self._transport.parse(type(self), self._transport.upload(f"{self._path}/content", body, params))
+        answer = self._transport.upload(f"{self._path}/content", body, params)
+        return self._updated(self._transport.parse(type(self), answer))
 
     def delete(self, *, cancel_jobs: bool = False) -> Self:
         """Destroy the images forever. Spent budget stays spent; releases and the account's log stay.
@@ -62,7 +63,14 @@ class Dataset(Live, schemas.DatasetRecord):
         stay spent, and these jobs publish nothing. Until their processes have stopped, the dataset is `deleting`.
         """
         answer = self._transport.request("DELETE", self._path, params={"cancel_jobs": cancel_jobs}, repeatable=True)
-        return self._transport.parse(type(self), answer)
+        return self._updated(self._transport.parse(type(self), answer))
+
+    @classmethod
+    def ids(cls, transport: Transport, **datasets: Named | None) -> dict[str, str | None]:
+        """Return the ids of datasets that a caller gave as records, names or ids."""
+        return {
+            name: None if which is None else transport.id_of(cls, cls.PATH, which) for name, which in datasets.items()
+        }
 
 
 class _Cancellable(Live):
@@ -72,7 +80,7 @@ class _Cancellable(Live):
         Charges stay spent, and the rest of the reservation is returned. A training that has charged budget publishes
         its partial result, unless `discard` is set. `publishes_if_cancelled` reports whether there is a partial result.
         """
-        return self._transport.post(type(self), f"{self._path}/cancel", {"discard": discard}, repeatable=True)
+        return self._post("cancel", {"discard": discard})
 
 
 class MadeByJob(Live):
@@ -84,7 +92,10 @@ class MadeByJob(Live):
         return Job.read(self._transport, self.job_id)
 
     def wait(self, on_event: OnEvent | None = None) -> Self:
-        """Wait for the end of the job; raise JobFailed if it did not succeed. Requesting again is free."""
+        """Wait for the end of the job and update this record; raise JobFailed if it did not succeed.
+
+        Requesting again is free.
+        """
         self.job().wait(on_event)
         return self.refresh()
 
@@ -132,7 +143,7 @@ class Job(_Cancellable, job_schemas.JobRecord):
                 return
 
     def wait(self, on_event: OnEvent | None = None, *, timeout_seconds: float | None = None) -> Job:
-        """Wait for the end of the job; raise JobFailed unless it succeeds.
+        """Wait for the end of the job and update this record; raise JobFailed unless it succeeds.
 
         Raises WaitTimeout at the first event after `timeout_seconds`, unless that event is the end.
         """
@@ -145,19 +156,17 @@ class Job(_Cancellable, job_schemas.JobRecord):
         return self.ended()
 
     def ended(self) -> Job:
-        """Return a job that has succeeded; raise JobFailed if it failed or was cancelled."""
-        job = self.refresh()
-        if job.state != "succeeded":
-            code = job.failure.code if job.failure else job.state
-            raise JobFailed(job.id, job.state, code, job.failure.message if job.failure else "It was cancelled.")
-        return job
+        """Update this record, and return it if the job has succeeded; else raise JobFailed."""
+        if self.refresh().state != "succeeded":
+            code = self.failure.code if self.failure else self.state
+            raise JobFailed(self.id, self.state, code, self.failure.message if self.failure else "It was cancelled.")
+        return self
 
     def release(self) -> Release:
         """Return the release that this training published; raise JobFailed if there is none."""
-        job = self if self.release_id is not None else self.refresh()  # it may have ended in the meantime
-        if job.release_id is None:
-            raise JobFailed(job.id, job.state, job.state, "It has published no release.")
-        return Release.read(self._transport, job.release_id)
+        if self.release_id is None and self.refresh().release_id is None:  # it may have ended in the meantime
+            raise JobFailed(self.id, self.state, self.state, "It has published no release.")
+        return Release.read(self._transport, str(self.release_id))
 
 
 class Sweep(_Cancellable, job_schemas.SweepRecord):
@@ -187,15 +196,14 @@ class Sweep(_Cancellable, job_schemas.SweepRecord):
         return pandas.json_normalize([trial.model_dump() for trial in self.trials])
 
     def wait(self, on_change: Callable[[Sweep], None] | None = None, *, poll_seconds: float = 2.0) -> Sweep:
-        """Wait until every trial has ended, whether it succeeded or not."""
-        seen: Sweep | None = None
+        """Wait until every trial has ended, whether it succeeded or not, and update this record."""
+        seen: dict[str, Any] | None = None
         while True:
-            sweep = self.refresh()
-            if on_change is not None and sweep != seen:
-                on_change(sweep)
-            if sweep.finished:
-                return sweep
-            seen = sweep
+            if dict(self.refresh()) != seen and on_change is not None:
+                on_change(self)
+            if self.finished:
+                return self
+            seen = dict(self)
             self._transport.sleep(poll_seconds)
 
     def best(self) -> Release:
@@ -286,14 +294,14 @@ class Release(Live, release_schemas.ReleaseRecord):
 
     def evaluate(
         self,
-        dataset_id: str,
+        dataset_id: Named,
         *,
         samples: int | None = None,
         seed: int | None = None,
         idempotency_key: str | None = None,
     ) -> Evaluation:
-        """Request an evaluation on a public dataset, for free. It adds a section to the report."""
-        body = {"dataset_id": dataset_id, "samples": samples, "seed": seed}
+        """Request an evaluation on a public dataset (record, name or id), for free. It adds a section to the report."""
+        body = {**Dataset.ids(self._transport, dataset_id=dataset_id), "samples": samples, "seed": seed}
         return self._transport.create(Evaluation, f"{self._path}/evaluations", body, idempotency_key)
 
     def evaluations(self) -> Iterator[Evaluation]:
@@ -337,7 +345,7 @@ class Evaluation(MadeByJob, release_schemas.EvaluationRecord):
 
     def refresh(self) -> Self:
         listed = self._transport.pages(type(self), f"{Release.PATH}/{self.release_id}/evaluations")
-        return next(evaluation for evaluation in listed if evaluation.id == self.id)
+        return self._updated(next(evaluation for evaluation in listed if evaluation.id == self.id))
 
 
 class Sample(MadeByJob, release_schemas.SampleRecord):
@@ -359,13 +367,14 @@ class Sample(MadeByJob, release_schemas.SampleRecord):
         return self.images().show(per_class)
 
     def download(self, path: Path | str, on_bytes: Callable[[int, int], None] | None = None) -> Path:
-        """Download the content and verify its SHA-256. A partial download resumes from `<name>.part` beside the file.
+        """Wait for the images, download the file and verify its SHA-256.
 
-        Calls `on_bytes` with (bytes so far, total bytes). Raises ApiError if the sample is pending or failed, and
-        DownloadCorrupt if the bytes do not match.
+        A partial download resumes from `<name>.part` beside the file. Calls `on_bytes` with (bytes so far, total
+        bytes). Raises JobFailed, or DownloadCorrupt if the bytes do not match.
         """
-        record = self if self.sha256 else self.refresh()
-        return download(self._transport, f"{self._path}/content", Path(path), record.sha256, record.bytes, on_bytes)
+        if not self.sha256:
+            self.wait()
+        return download(self._transport, f"{self._path}/content", Path(path), self.sha256, self.bytes, on_bytes)
 
     def to_imagefolder(self, folder: Path | str) -> Path:
         """Wait for the images and save them as class folders of PNG files, with the privacy card.
@@ -380,7 +389,7 @@ class Sample(MadeByJob, release_schemas.SampleRecord):
 
     def to_webdataset(self, path: Path | str) -> Path:
         """Wait for the images and save them as a WebDataset tar of `<number>.png` and `<number>.cls`."""
-        return self.packed("webdataset")._finished().download(path)
+        return self.packed("webdataset").download(path)
 
     def to_numpy(self) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], np.ndarray[Any, np.dtype[np.int64]]]:
         """Wait for the images; return uint8 (n, h, w) or (n, h, w, 3), and int64 labels (n,)."""
@@ -397,13 +406,13 @@ class Sample(MadeByJob, release_schemas.SampleRecord):
 
     def images(self) -> Images:
         """Wait for the images and read them into memory; raise JobFailed if the job failed."""
-        sample = self.packed(*READABLE)._finished()
+        sample = self.packed(*READABLE)
         with tempfile.TemporaryDirectory(prefix="obscura-") as scratch:
             return read_images(sample.download(Path(scratch) / "sample"), sample.format, self.count)
 
     def packed(self, *formats: SampleFormat) -> Sample:
-        """Return this sample if it has one of the formats; otherwise request its images in the first format, free."""
-        if self.format in formats:
+        """Return this sample if it has one of the formats, or if none is given; else request the first, for free."""
+        if not formats or self.format in formats:
             return self
         release = Release.read(self._transport, self.release_id)
         return release.sample(
@@ -412,12 +421,9 @@ class Sample(MadeByJob, release_schemas.SampleRecord):
 
     def _unpacked(self, format: SampleFormat, folder: Path | str) -> Path:
         require_room(folder)
-        sample = self.packed(format)._finished()
+        sample = self.packed(format)
         with tempfile.TemporaryDirectory(prefix="obscura-") as scratch:
             return unpack(sample.download(Path(scratch) / "sample"), Path(folder), self.count)
-
-    def _finished(self) -> Sample:
-        return self if self.sha256 else self.wait()
 
 
 class Preview(MadeByJob, job_schemas.PreviewRecord):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+import re
 import secrets
 import socket
 import ssl
@@ -14,17 +15,25 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
 from json import dumps
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar, cast
+from urllib.parse import quote
 from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
 import httpx
 from httpx_sse import EventSource
-from pydantic import BaseModel, PrivateAttr, TypeAdapter, ValidationError
+from pydantic import BaseModel, PrivateAttr, RootModel, ValidationError
 
 from obscura.client.display import Displayed
-from obscura.errors import ConnectionFailed, ConnectionSettingsError, UnexpectedAnswer, content_type, error_of
+from obscura.errors import (
+    ConnectionFailed,
+    ConnectionSettingsError,
+    NoSuchName,
+    UnexpectedAnswer,
+    content_type,
+    error_of,
+)
 from obscura.stopping import go_on
-from obscura.wire.schemas import Page
+from obscura.wire.schemas import IdRecord, NamedRecord, Page
 
 RETRIES_MAX = 5
 BACKOFF_SECONDS_MAX = 8.0
@@ -35,8 +44,12 @@ UPLOAD_SECONDS_MAX = 3600.0  # the service answers an upload after decoding ever
 ITEMS_A_PAGE = 100
 ANSWER_BYTES_MAX = 64 * 2**20  # bytes of an answer that is read into memory
 
-JSON = TypeAdapter(dict[str, Any])
+GONE = ("deleting", "deleted")
+
+Document = RootModel[dict[str, Any]]
+Named = str | IdRecord  # an argument: a record, its name or its id
 Record = TypeVar("Record", bound=BaseModel)
+_ID = re.compile(r"prj_default|[a-z]{2,4}_[a-z2-7]{20}")
 _logger = logging.getLogger("obscura")
 
 
@@ -250,11 +263,7 @@ class Transport:
 
     def document(self, path: str) -> dict[str, Any]:
         """Read a JSON object without a schema; raise UnexpectedAnswer for anything else."""
-        response = self.request("GET", path)
-        try:
-            return JSON.validate_json(response.content)
-        except ValidationError as error:
-            raise UnexpectedAnswer(self.route, response) from error
+        return self.get(Document, path).root
 
     def create(self, record: type[Record], path: str, body: dict[str, Any], idempotency_key: str | None) -> Record:
         """POST with an Idempotency-Key, so that a retry creates nothing twice, and parse the answer."""
@@ -276,6 +285,37 @@ class Transport:
             if page.next_cursor == cursor:
                 raise UnexpectedAnswer(self.route, response, "and a list that does not end")
             cursor = page.next_cursor
+
+    def id_of(self, record: type[BaseModel], path: str, which: Named, *, readable: bool = True, **paged: Any) -> str:
+        """Return the id of a record that the caller gave as a record, a name or an id; see `find`."""
+        if not isinstance(which, str):
+            return which.id
+        if _ID.fullmatch(which):
+            return which
+        found: Any = self.find(record, path, which, readable=readable, **paged)
+        return str(found.id)
+
+    def find(self, record: type[Record], path: str, which: Named, *, readable: bool = True, **paged: Any) -> Record:
+        """Return the record of a list with this name or id; read a given record again.
+
+        `readable` is False if the API can only list these records, with the query parameters `paged`. Raises
+        NotFoundError for an unknown id, and NoSuchName for a name that no record, or several records, have.
+        """
+        name = which if isinstance(which, str) else which.id
+        if readable and (_ID.fullmatch(name) or not issubclass(record, NamedRecord)):
+            return self.get(record, f"{path}/{quote(name, safe='')}")
+        listed: list[Any] = [*self.pages(record, path, **paged)]
+        found = [each for each in listed if each.id == name]
+        found = found or [
+            each for each in listed if getattr(each, "name", None) == name and getattr(each, "state", "") not in GONE
+        ]
+        if len(found) == 1:
+            return cast(Record, found[0])
+        noun = path.rpartition("/")[2]
+        if found:
+            ids = ", ".join(each.id for each in found)
+            raise NoSuchName(f"{len(found)} {noun} are named {name!r}. Choose one by its id: {ids}.")
+        raise NoSuchName(f"There is no {noun.removesuffix('s')} {name!r}. To see all: obscura {noun} list")
 
     def upload(self, path: str, body: Iterable[bytes], params: dict[str, Any]) -> httpx.Response:
         """PUT a streamed body once. Never retries, because some bodies can be read only once."""
@@ -354,7 +394,10 @@ def retry_after_seconds(response: httpx.Response, attempt: int) -> float:
 
 
 class Live(Displayed):
-    """A record that keeps its connection to the service."""
+    """A record that keeps its connection to the service.
+
+    You cannot change its fields. Methods such as `refresh`, `wait` and `cancel` update it, and return it.
+    """
 
     PATH: ClassVar[str]
     id: str
@@ -369,4 +412,12 @@ class Live(Displayed):
         return f"{self.PATH}/{self.id}"
 
     def refresh(self) -> Self:
-        return self.read(self._transport, self.id)
+        """Read the record again."""
+        return self._updated(self.read(self._transport, self.id))
+
+    def _post(self, verb: str, body: Any = None, *, repeatable: bool = True) -> Self:
+        return self._updated(self._transport.post(type(self), f"{self._path}/{verb}", body, repeatable=repeatable))
+
+    def _updated(self, fresh: Self) -> Self:
+        self.__dict__.update(fresh.__dict__)  # the model is frozen against assignments by callers
+        return self

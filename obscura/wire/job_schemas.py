@@ -11,9 +11,11 @@ from obscura.wire.budgets import Unit
 from obscura.wire.schemas import (
     RECORDS_MAX,
     AccountId,
+    AccountRequest,
     ApiRecord,
     ApiRequest,
     DatasetId,
+    DatasetRequest,
     DatedRecord,
     Delta,
     Epsilon,
@@ -36,6 +38,7 @@ RecordedOptions = Annotated[dict[str, Any], Field(description=OPTIONS)]
 State = Annotated[str, Field(description="`queued`, `running`, `succeeded`, `failed` or `cancelled`.")]
 
 RECIPE_USUAL = "moments"  # the first of `privacy.plans.registry`, which recommends it
+NEW_ACCOUNT = "new"  # the account of a dataset whose account does not exist yet
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
 
 
@@ -58,6 +61,16 @@ class PlanRequest(TrainingRequest):
         description="Records (or subjects, if the account protects them) that you expect, for the forecast alone; not "
         "stored. By default, as many as the dataset's limit.",
     )
+
+
+class FirstPlanRequest(ApiRequest):
+    """Plan a training on an account and a dataset that do not exist yet. Nothing is opened, declared or stored."""
+
+    account: AccountRequest = Field(description="The account to open.")
+    dataset: DatasetRequest = Field(description=f"The declaration. Its `account_id` is `{NEW_ACCOUNT}`.")
+    recipe: Text = Field(RECIPE_USUAL, description="Name of the recipe; `GET /v1/recipes` lists all.")
+    epsilon: Epsilon = Field(description="Budget offered to this job, at the account's delta.")
+    options: Options = Field(default_factory=dict)
 
 
 class PreviewRequest(TrainingRequest):

@@ -27,6 +27,7 @@ from service.ledger.chain import canonical_json
 
 OPTIONS_BYTES_MAX = 16 * 1024
 PLANS_KEPT = 256  # a few kilobytes each
+ROUNDING = 2e-7  # relative difference between the remaining epsilon and its display; see `show_epsilon`
 DELTA_SHARE = 10  # a delta above 1 / (10 n) gets a note: it should be far below 1/n
 
 
@@ -43,6 +44,9 @@ class TrainingSet:
         """Convert an epsilon at the account's delta to nano-units."""
         try:
             budget_nano = self.privacy_filter.nano_of(epsilon)
+            left_nano = self.account.left_nano
+            if left_nano < budget_nano and epsilon <= self.privacy_filter.epsilon_of(left_nano) * (1 + ROUNDING):
+                budget_nano = left_nano  # the remaining epsilon, as it is shown
         except PrivacyError as error:
             raise InvalidInput(f"This epsilon cannot be planned: {error}.") from error
         if budget_nano < 1:

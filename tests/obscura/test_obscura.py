@@ -18,7 +18,7 @@ from PIL import Image
 from pyarrow import parquet
 
 import obscura
-from obscura.client import BudgetError, ObscuraClientError, PackingError, Release, Sample
+from obscura.client import AlreadyTrained, BudgetError, ObscuraClientError, PackingError, Release, Sample
 from tests.obscura.small import SMALL, two_classes
 from tests.together import wait_until
 
@@ -58,7 +58,9 @@ def test_a_training_without_an_epsilon_spends_a_third_of_what_is_left(service):
     first = service.train(images, labels, at_most=200, name="thirds", options=SMALL, show=False)
     assert first.epsilon == pytest.approx(1.0)
     dataset = service.datasets.get("thirds")
-    second = service.train(dataset, options=SMALL, show=False)
+    with pytest.raises(AlreadyTrained, match=first.id):
+        service.train(dataset, options=SMALL, show=False)
+    second = service.train(dataset, options=SMALL, again=True, show=False)
     assert 0.8 < second.epsilon < 1.0
     assert account.refresh().balance.affordable_epsilon > second.epsilon
     assert set(first.compare(second)) == {"epsilon"}

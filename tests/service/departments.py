@@ -41,6 +41,9 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /v1/admins/{admin_id}/remove": {"reason": "a test"},
     "POST /v1/datasets": {"name": "d", "account_id": "{account_id}", "visibility": "private", "classes": ["a"]} | SHAPE,
     "POST /v1/plans": PLAN,
+    "POST /v1/accounts/first-plan": {key: PLAN[key] for key in ("recipe", "epsilon", "options")}
+    | {"account": {"name": "a", "owner": "o", "epsilon": 1, "delta": 1e-5, "unit": "record", "adjacency": "add_remove"}}
+    | {"dataset": {"name": "d", "account_id": "new", "visibility": "private", "classes": ["a"]} | SHAPE},
     "POST /v1/jobs": PLAN,
     "POST /v1/previews": {**PLAN, "stand_in_dataset_id": None},
     "POST /v1/sweeps": {"name": "s", "trials": [{key: PLAN[key] for key in ("recipe", "epsilon", "options")}] * 2}

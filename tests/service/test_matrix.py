@@ -43,7 +43,7 @@ MAY: dict[str, set[str]] = {
     "train": {"owner", "analyst", "admin"},
 }
 OF_INSTALLATION = {f"POST /v1/{place}" for place in ("accounts", "projects", "projects/{project_id}/quota")}
-OF_INSTALLATION |= {"GET /v1/ledger"}
+OF_INSTALLATION |= {"GET /v1/ledger", "POST /v1/accounts/first-plan"}
 # Not for an admin, where there are several.
 OF_PROJECTS = {"POST /v1/accounts/{account_id}/withdrawals", "POST /v1/datasets"}
 PAGES = {f"GET /settings/{page}": "admin" for page in ("members", "keys", "webhooks")}

@@ -10,15 +10,18 @@ from fastapi import APIRouter, Path, Response
 
 from obscura.wire import schemas as wire
 from obscura.wire.admin_schemas import DecisionRecord
+from obscura.wire.job_schemas import FirstPlanRequest, PlanRecord, PlanRequest
 from service import ledger
 from service.api.answers import ApiRoute, decode_cursor, encode_cursor
 from service.api.deps import ADMIN, DATA, INSTALLATION, READ, Admin, Paging, Running, Service
 from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
 from service.api.routes.admins import request_decision
 from service.datasets import withdrawal
+from service.datasets.states import declare
 from service.db.session import transaction
 from service.identity import projects
 from service.views import accounts as views
+from service.views import plans
 
 router = APIRouter(prefix="/v1/accounts", tags=["accounts"], route_class=ApiRoute)
 AccountId = Annotated[wire.Identifier, Path(description="The account.")]
@@ -31,6 +34,22 @@ def open_account(service: Running, response: Response, body: wire.AccountRequest
         terms = body.model_dump() | {"project_id": projects.choose(session, body.project_id)}
         record = views.account(ledger.open_account(session, **terms, now=service.clock()))
     response.headers["Location"] = f"/v1/accounts/{record.id}"
+    return record
+
+
+@router.post("/first-plan", dependencies=[INSTALLATION], summary="Plan a first training")
+@body_limit(LARGE_BODY_BYTES_MAX)
+def plan_first(service: Running, body: FirstPlanRequest) -> PlanRecord:
+    """Plan a training before its account is opened and its dataset declared. Stores nothing."""
+    now = service.clock()
+    with transaction(service.factory) as session:
+        terms = body.account.model_dump() | {"project_id": projects.choose(session, body.account.project_id)}
+        account = ledger.open_account(session, **terms, now=now)
+        declared = body.dataset.model_copy(update={"account_id": account.id})
+        dataset = declare(session, service.settings, declared, now=now)
+        order = PlanRequest(dataset_id=dataset.id, **body.model_dump(include={"recipe", "epsilon", "options"}))
+        record = plans.plan(session, service.settings, order)
+        session.rollback()
     return record
 
 

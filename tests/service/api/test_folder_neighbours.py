@@ -66,7 +66,7 @@ def push(_: Served, client: Client, folder: Path) -> Dataset:
 
 def one_step(_: Served, client: Client, folder: Path) -> Dataset:
     reading = {"size": 16, "grey": True, "skip_broken": True}
-    return push_for(client, Console(quiet=True), folder, None, epsilon=1, at_most=2000, reading=reading)[0]
+    return push_for(client, Console(quiet=True), folder, None, epsilon=1, at_most=2000, **reading)[0]
 
 
 def quickstart(*flags: str) -> Bring:
@@ -114,7 +114,7 @@ def test_a_folder_that_holds_more_than_was_stated_is_refused_here_and_nothing_is
     assert not set("0123456789") & set(str(error.value)), "no number of the pictures"
     assert list(client.datasets.list()) == []
     with pytest.raises(MoreThanStated):
-        push_for(client, Console(quiet=True), folder, None, epsilon=1, at_most=10, reading={})
+        push_for(client, Console(quiet=True), folder, None, epsilon=1, at_most=10)
     assert [each.name for each in client.accounts.list()] == ["patients"]
 
 

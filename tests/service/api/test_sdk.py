@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+from rich.console import Console
 
 from obscura.client import (
+    AlreadyTrained,
     AuthError,
     BrokenImages,
     BudgetError,
@@ -18,15 +21,19 @@ from obscura.client import (
     ConnectionFailed,
     DownloadCorrupt,
     JobFailed,
+    JoinedAccount,
+    NoSuchName,
     NotFoundError,
     PackingError,
     RequestError,
     WaitTimeout,
 )
+from obscura.client.one_step import begin, push_for
 from obscura.client.transport import Transport
 from obscura.wire.job_schemas import EventRecord
 from service.api.events import StreamLimits
 from tests.obscura.preparing.conftest import colours, motley  # noqa: F401  fixtures
+from tests.pictures import saved
 from tests.service.api.conftest import SMALL, npz
 
 ASKED = {"recipe": "datalens", "options": SMALL}
@@ -185,9 +192,10 @@ def test_waiting_for_a_job_that_does_not_succeed(client, dataset):
     with pytest.raises(WaitTimeout):
         job.wait(timeout_seconds=0.0)
     job.cancel()
+    assert job.cancel_requested, "a method that changes the job updates the record"
     with pytest.raises(JobFailed) as failed:
         job.wait()
-    assert (failed.value.state, failed.value.code) == ("cancelled", "cancelled")
+    assert (failed.value.state, failed.value.code, job.state) == ("cancelled", "cancelled", "cancelled")
 
 
 @pytest.fixture
@@ -204,6 +212,18 @@ def test_downloading(client, sample_id, tmp_path):
     assert path.read_bytes() == CONTENT
     assert seen[-1] == (len(CONTENT), len(CONTENT))
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_download_waits_for_the_images(served, released, client, tmp_path):
+    drawn = client.releases.get(released()[1]).sample(count=10, seed=1)
+
+    def finish(_seconds: float) -> None:
+        if not client.samples.get(drawn.id).sha256:
+            served.finish_sample(drawn.model_dump(), CONTENT, "images.zip")
+
+    client.transport.sleep = finish  # between two streams of events
+    assert drawn.download(tmp_path / "images.zip").read_bytes() == CONTENT
+    assert drawn.state == "succeeded"
 
 
 def test_a_broken_download_goes_on_where_it_stopped(served, sample_id, tmp_path):
@@ -271,3 +291,87 @@ def test_private_or_public_and_not_both(served, client, motley):  # noqa: F811
             client.datasets.push(motley, **whose)
     with pytest.raises(PackingError, match="unit is the subject"):
         client.datasets.push(motley, public=True, subjects_at_most=3)
+
+
+def test_a_dataset_is_named_by_itself_its_name_or_its_id(client, released):
+    release = client.releases.get(released()[1])
+    mine = client.datasets.get(release.dataset_id)
+    for which in (mine, mine.name, mine.id):
+        assert client.plan(which, epsilon=0.1).dataset_id == mine.id
+        assert client.preview(which, epsilon=0.1).dataset_id == mine.id
+        assert client.jobs.create(which, **ASKED, epsilon=0.1).dataset_id == mine.id
+        trials = [{"epsilon": 0.1}, {"epsilon": 0.2}]
+        assert client.sweeps.create(which, name="s", trials=trials).dataset_id == mine.id
+        with pytest.raises(RequestError, match="public"):
+            release.evaluate(which)
+    with pytest.raises(NoSuchName, match="no dataset 'other'"):
+        client.plan("other", epsilon=0.1)
+
+
+# --- train ------------------------------------------------------------------------------------------------------------
+
+TERMS = {"at_most": 2000, "skip_broken": True}
+QUIET = Console(quiet=True)
+
+
+@pytest.mark.parametrize(
+    "order", [{"recipe": "momants"}, {"options": {"shine": 1}}, {"epsilon": 1e-4}, {"epsilon": 2000.0}]
+)
+def test_a_training_that_cannot_be_planned_leaves_nothing(served, client, motley, order):  # noqa: F811
+    with pytest.raises(RequestError):
+        client.train(motley, **{"epsilon": 1, **TERMS, **order}, show=False)
+    with pytest.raises(PackingError, match=r"above the limit of 0\.5"):
+        client.train(motley, epsilon=1, limit=0.5, **TERMS, show=False)
+    assert (client.accounts.list(), client.datasets.list()) == ([], [])
+
+
+def test_the_limit_of_a_new_account_is_announced_or_stated(client, motley, tmp_path, capsys):  # noqa: F811
+    dataset, epsilon = push_for(client, QUIET, motley, None, epsilon=1, **TERMS)
+    assert "epsilon 1 becomes the lifetime limit" in capsys.readouterr().err
+    assert (epsilon, client.accounts.get(dataset.account_id).epsilon) == (1, 1)
+    with pytest.raises(PackingError, match="exists, with epsilon 1 as its limit"):
+        push_for(client, QUIET, motley, None, epsilon=1, limit=3, **TERMS)
+    other = tmp_path / "other"
+    (other / "a").mkdir(parents=True)
+    (other / "b").mkdir()
+    for number in range(12):
+        (other / "ab"[number % 2] / f"{number}.png").write_bytes(saved(np.full((8, 8), 20 * number, np.uint8)))
+    dataset, epsilon = push_for(client, QUIET, other, None, epsilon=None, limit=3, **TERMS)
+    assert (epsilon, client.accounts.get(dataset.account_id).epsilon) == (1, 3)
+    assert "lifetime" not in capsys.readouterr().err
+
+
+def test_the_same_training_is_not_paid_twice_by_accident(served, client, dataset):
+    mine = client.datasets.get(dataset["id"])
+    job = begin(client, QUIET, mine, epsilon=0.5, **ASKED)
+    with pytest.raises(AlreadyTrained, match="under way") as running:
+        begin(client, QUIET, mine, epsilon=0.5, **ASKED)
+    assert (running.value.job_id, running.value.release_id) == (job.id, None)
+    release_id = served.publish(job.id, served.claim(job.id))
+    for epsilon in (0.5, None):  # None asks for a third of what is left, whatever that is
+        with pytest.raises(AlreadyTrained, match=f'releases.get."{release_id}".*again=True'):
+            client.train(mine, epsilon=epsilon, **ASKED, show=False)
+    assert begin(client, QUIET, mine, epsilon=0.4, **ASKED).epsilon == 0.4
+    assert begin(client, QUIET, mine, epsilon=0.5, again=True, **ASKED).id != job.id
+
+
+def test_images_that_another_account_knows_are_reported(client, motley):  # noqa: F811
+    first, second = (client.accounts.create(**PEOPLE | {"name": name}, epsilon=1) for name in ("first", "second"))
+    known = client.datasets.push(motley, account_id=first, **TERMS)
+    with pytest.raises(JoinedAccount, match="Account first already has some of these images") as joined:
+        client.datasets.push(motley, account_id="second", name="copy", **TERMS)
+    assert joined.value.account_id == known.account_id == first.id
+    assert client.datasets.get(joined.value.dataset_id).state == "ready"
+    with pytest.raises(JoinedAccount):
+        client.train(motley, account=second, epsilon=1, name="third", **TERMS, show=False)
+    assert client.jobs.list() == []
+
+
+def test_the_remaining_epsilon_is_accepted_as_it_is_shown(served, client, dataset):
+    mine = client.datasets.get(dataset["id"])
+    job = begin(client, QUIET, mine, epsilon=1, **ASKED)
+    served.publish(job.id, served.claim(job.id))
+    left = client.accounts.get(mine.account_id).balance
+    assert left.affordable_epsilon < left.left_epsilon
+    assert client.plan(mine, epsilon=left.left_epsilon).budget.affordable
+    assert begin(client, QUIET, mine, epsilon=left.left_epsilon).epsilon == left.left_epsilon

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from obscura.wire.wording import show_epsilon
 from obscura.wire.words import DatasetState, JobState
+from privacy.accounting.filter import open_filter
 from privacy.plans.moments import SEEN
 from privacy.plans.registry import RECIPES
 from service import jobs, ledger
@@ -16,6 +18,7 @@ from service.db.job_tables import Preview
 from service.errors import InvalidInput, StaleAttempt
 from service.jobs import kinds
 from service.jobs.kinds.preview import forecast_sentence
+from service.jobs.planning import TrainingSet
 from tests.service.jobs.shop import UNREADY
 
 
@@ -57,6 +60,16 @@ def test_what_no_recipe_can_do_is_refused_and_changes_nothing(shop, change):
         with pytest.raises(InvalidInput):
             ask(**change)
     shop.assert_nothing_written()
+
+
+def test_the_remaining_epsilon_is_affordable_as_it_is_shown():
+    """Of a spent nano-unit, three digits show nothing."""
+    privacy_filter = open_filter(2.0, 1e-5)
+    account = ledger.Account(name="a", capacity_nano=privacy_filter.capacity_nano, spent_nano=1, reserved_nano=0)
+    trained = TrainingSet(Dataset(), account, privacy_filter, 100)
+    assert show_epsilon(privacy_filter.epsilon_of(account.left_nano), up=False) == "2.0"
+    assert trained.budget_nano(2.0) == account.left_nano
+    assert trained.budget_nano(2.01) > account.left_nano
 
 
 def test_delta_above_one_over_the_records_is_refused_with_both(shop):
