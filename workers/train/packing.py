@@ -75,8 +75,6 @@ class SampleFile:
             c]) uint8, `labels` (n,) int64 and `classes` (text); a zip of a Parquet file with the columns `image` (PNG)
             and `label`; or a WebDataset tar.
         title: name of the release, used as heading of the README.
-        card: the release's privacy card (JSON-able).
-        release_id: the release that generates the images.
         sign: signs the provenance of each image (`obscura.wire.provenance`).
     """
 
@@ -86,11 +84,8 @@ class SampleFile:
     release_id: str
     sign: provenance.Sign
 
-    def signed(self, content: Mapping[str, Any]) -> dict[str, str]:
-        return provenance.mark(self.release_id, content, self.sign)
-
     def encode(self, image: Image.Image) -> bytes:
-        return provenance.encode_png(image, self.signed(provenance.content_of(image)))
+        return provenance.encode_png(image, provenance.mark(self.release_id, provenance.content_of(image), self.sign))
 
 
 _Drawn = Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]  # as `draw` yields
@@ -146,7 +141,8 @@ def _write_arrays(archive: Archive, request: SampleRequest, drawn: _Drawn, file:
         with archive.open(name) as entry:
             npy_format.write_array(entry, array, version=(1, 0))
         digests[name] = entry.digest.hexdigest()
-    document = {"digital_source_type": provenance.SOURCE_TYPE, **file.signed({"files": digests})}
+    signed = provenance.mark(file.release_id, {"files": digests}, file.sign)
+    document = {"digital_source_type": provenance.SOURCE_TYPE, **signed}
     archive.add(provenance.PROVENANCE_FILE, (json.dumps(document, indent=2) + "\n").encode())
 
 
