@@ -88,15 +88,8 @@ _ENDS: Any = select(
     Entry.hold_id, cast(Entry.kind, Text).label("kind"), cast(Entry.details, Text).label("details")
 ).where(ENDS_A_HOLD)
 # The fields in the entry of a raise, and the request's columns that must match them.
-_RAISE = {
-    "epsilon_before": "epsilon_before",
-    "epsilon": "epsilon",
-    "reason": "reason",
-    "requested_with": "requested_with",
-    "approved_with": "decided_with",
-    "requested_by": "requested_by",
-    "approved_by": "decided_by",
-}
+_RAISE = {name: name for name in ("epsilon_before", "epsilon", "reason", "requested_with", "requested_by")}
+_RAISE |= {"approved_with": "decided_with", "approved_by": "decided_by"}
 _APPROVED = select(*(getattr(Decision, name) for name in ("id", "account_id", *_RAISE.values()))).where(
     Decision.action == DecisionAction.RAISE, Decision.state == DecisionState.APPROVED
 )

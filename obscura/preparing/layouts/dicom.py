@@ -63,11 +63,9 @@ def find_tree(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source 
         )
     title = f"{note}, DICOM" if note else "DICOM"
     owned = f"The tag {choices.subject_tag}" if subjects else None
-
-    def walk(tally: Tally) -> Iterator[Record]:
-        return _walk(tree, base, _Reader(choices, subjects, tally))
-
-    return Source(title, walk, grey=True, folders=named, owned=owned)
+    return Source(
+        title, lambda tally: _walk(tree, base, _Reader(choices, subjects, tally)), grey=True, folders=named, owned=owned
+    )
 
 
 def is_in(tree: Tree) -> bool:
