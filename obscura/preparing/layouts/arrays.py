@@ -25,8 +25,18 @@ from obscura.preparing.choices import Choices
 from obscura.preparing.columns import NOT_ONE, labels_of
 from obscura.preparing.depth import Numbers
 from obscura.preparing.labels import UNLABELLED, label_text, read_labels, require_stated
-from obscura.preparing.package import Package, file_stream, npy_member, zip_stream
-from obscura.preparing.sources import Content, Pixels, Record, Source, Tally, choose_part
+from obscura.preparing.sources import (
+    Content,
+    Package,
+    Pixels,
+    Record,
+    Source,
+    Tally,
+    choose_part,
+    file_stream,
+    npy_member,
+    zip_stream,
+)
 from obscura.preparing.subjects import canonical_id, number_subjects
 from obscura.preparing.tables import Table, usual_columns
 from obscura.wire.uploads import SubjectId, in_order

@@ -18,7 +18,7 @@ from obscura.image_types import image_suffixes
 from obscura.preparing import dicom
 from obscura.preparing.choices import NO_TAG, SUBJECT_TAG_USUAL, Choices
 from obscura.preparing.folders import LOOSE, base_of
-from obscura.preparing.questions import classes_flag
+from obscura.preparing.labels import classes_flag
 from obscura.preparing.sources import Record, Source, Tally, fail
 from obscura.preparing.subjects import by_subject
 from obscura.preparing.trees import Tree, all_files, begin, below, folders, suffix_of
