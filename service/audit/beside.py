@@ -236,7 +236,6 @@ def _changed_parts(held: Any, job: Mapping[str, Any], parts: Mapping[str, tuple[
 
 
 def _changed_state(job: Mapping[str, Any], updated_at: object, end: tuple[str, dict[str, Any]] | None) -> list[str]:
-    """Return the inconsistencies between a job's state and its hold, and among its columns."""
     state = job["state"]
     sound = (
         (state == "running") == (job["lease_until"] is not None)
