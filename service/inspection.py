@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from obscura.wire.formats import CARD_FILE
-from obscura.wire.words import HoldState, VerificationKind
+from obscura.wire.words import VerificationKind
 from service import installation, ledger
 from service.audit import data_folder, proofs, rows, signing
 from service.audit.findings import (
@@ -33,7 +33,6 @@ from service.audit.findings import (
 )
 from service.audit.verify import count_entries, verify
 from service.db.job_tables import Release
-from service.db.ledger_tables import Hold
 from service.db.session import SessionFactory, transaction
 from service.errors import ClockRefused, ObscuraError
 from service.logs import get_logger
@@ -80,8 +79,7 @@ def inspect_ledger(
     journals = None
     if not full:
         with transaction(factory, read_only=True) as session:
-            may_charge = Hold.state.in_((HoldState.HELD, HoldState.ARMED))
-            journals = set(session.scalars(select(Hold.job_id).where(may_charge)))
+            journals = data_folder.jobs_with_open_holds(session)
     folder = data_folder.read_data_folder(storage, journals)
     with transaction(factory, read_only=True, snapshot=True) as session:
         mismatch = list(installation.find_mismatch(session, settings, folder, mark))

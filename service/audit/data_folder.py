@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import Text, cast, select
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import HoldState
 from privacy.accounting.filter import open_filter
 from privacy.errors import PrivacyError
 from service.audit.findings import Finding, FindingCode
@@ -65,6 +66,11 @@ def read_data_folder(storage: Storage, journals: Collection[str] | None = None) 
     )
 
 
+def jobs_with_open_holds(session: Session) -> Collection[str]:
+    """Return the jobs that may still charge."""
+    return set(session.scalars(select(Hold.job_id).where(Hold.state.in_((HoldState.HELD, HoldState.ARMED)))))
+
+
 def unknown_to(session: Session, folder: DataFolder) -> dict[str, frozenset[str]]:
     """Return, by kind, the releases, samples, journals and receipts whose job, sample or account the database lacks."""
     unknown = {}
@@ -107,8 +113,8 @@ class Gaps:
     """The proofs in a data folder that the database lacks and no ACCEPT entry accounts for.
 
     Attributes:
-        journals: By job, its account (None if the journal has no charge), the nano-units of its releases in the
-            journal, and the part of them that no charge and no ACCEPT entry covers.
+        journals: By job: its account, None without a charge; the cost of its releases in the journal, in nano-units;
+            and the part of this cost that no charge and no ACCEPT entry covers.
     """
 
     journals: Mapping[str, tuple[str | None, int, int]]
