@@ -19,28 +19,11 @@ if TYPE_CHECKING:
     import httpx  # the server, which imports this file, loads no network library
 
 __all__ = [
-    "AlreadyTrained",
-    "ApiError",
-    "AuthError",
-    "BrokenImages",
-    "BudgetError",
-    "ChoiceNeeded",
-    "ConnectionFailed",
-    "ConnectionSettingsError",
-    "DownloadCorrupt",
-    "JobFailed",
-    "JoinedAccount",
-    "LocalError",
-    "MoreThanStated",
-    "NoRoom",
-    "NoSuchName",
-    "NotFoundError",
-    "ObscuraClientError",
-    "PackingError",
-    "RequestError",
-    "UnexpectedAnswer",
+    "AlreadyTrained", "ApiError", "AuthError", "BrokenImages", "BudgetError", "ChoiceNeeded", "ConnectionFailed",
+    "ConnectionSettingsError", "DownloadCorrupt", "JobFailed", "JoinedAccount", "LocalError", "MoreThanStated",
+    "NoRoom", "NoSuchName", "NotFoundError", "ObscuraClientError", "PackingError", "RequestError", "UnexpectedAnswer",
     "WaitTimeout",
-]
+]  # fmt: skip
 
 NAMES_SHOWN_MAX = 5
 ANSWER_CHARACTERS_MAX = 200  # of an unexpected answer, in the error message

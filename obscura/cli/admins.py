@@ -10,9 +10,10 @@ from typing import Annotated
 
 import typer
 
-from obscura.cli.connection import APPROVE, Json, ProjectId, Reason, Shown, Yes, add_command, command, find_project
+from obscura.cli.connection import APPROVE, Json, ProjectId, Reason, Shown, Yes, add_command, command
 from obscura.cli.console import CliError, Exit, Output, confirm, reporting
 from obscura.client import Client
+from obscura.client.collections import Projects
 from obscura.private_files import new_private_file, write_through
 from obscura.wire.ids import introduce as make_introduction
 from obscura.wire.words import DecisionAction
@@ -51,7 +52,7 @@ RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="dec_...")]
 KeyId = Annotated[str, typer.Argument(metavar="KEY", help="key_...")]
 WebhookId = Annotated[str, typer.Argument(metavar="WEBHOOK", help="whk_...")]
 ProjectName = Annotated[str, typer.Argument(help="Name of the project.")]
-ProjectArgument = Annotated[str, typer.Argument(metavar="PROJECT", help="Name or id."), find_project]
+ProjectArgument = Annotated[str, typer.Argument(metavar="PROJECT", help="Name or id."), Projects]
 AdminId = Annotated[str, typer.Argument(metavar="ADMIN", help="adm_...")]
 Action = Annotated[DecisionAction | None, typer.Option(help="Show only requests of this kind.")]
 Out = Annotated[Path, typer.Option("--out", dir_okay=False, help="New file for the token, which only you can read.")]
@@ -96,7 +97,7 @@ def admit(
     introduction: Annotated[str, typer.Option(help="The person's introduction, key_...:SHA-256.")],
     reason: Reason,
     project: Annotated[
-        str | None, typer.Option(help="Name or id of the project that the person owns."), find_project
+        str | None, typer.Option(help="Name or id of the project that the person owns."), Projects
     ] = None,
 ) -> Shown:
     """Request the admission of a person. The second admin is admitted at once; each later admin needs an approval.
@@ -145,8 +146,6 @@ def create_project(client: Client, name: ProjectName, yes: Yes = False) -> Shown
 
 
 add_command(projects, "list", "projects", "projects.list", "List the projects open to your key.", PROJECT_COLUMNS)
-
-
 add_command(projects, "rename", "project", "projects.rename", project_id=ProjectArgument, name=ProjectName)
 add_command(
     projects, "show", "project", "projects.get",

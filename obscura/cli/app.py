@@ -10,17 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from obscura.cli import (
-    accounts,
-    admins,
-    connection,
-    datasets,
-    detect,
-    jobs,
-    quickstart,
-    releases,
-    server_side,
-)
+from obscura.cli import accounts, admins, connection, datasets, detect, jobs, quickstart, releases, server_side
 from obscura.extras import LIBRARY, MissingExtra
 
 PANELS = {

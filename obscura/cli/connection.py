@@ -18,22 +18,13 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
+from obscura import private_files
 from obscura.cli.console import CliError, Exit, Output, reporting
 from obscura.client import AuthError, Client
-from obscura.client.collections import Collection
+from obscura.client.collections import Collection, Projects
+from obscura.client.datasets import Datasets
 from obscura.client.local_service import START_SECONDS_MAX
 from obscura.client.transport import is_here
-from obscura.private_files import (
-    address_of,
-    admin_key_path,
-    is_occupied,
-    is_own,
-    make_private,
-    read_admin_key,
-    replace_file,
-)
-from obscura.wire.admin_schemas import ProjectRecord
-from obscura.wire.schemas import DatasetRecord
 
 Shown = BaseModel | dict[str, Any] | Iterable[BaseModel] | None  # the result of a command
 DEFAULT = "default"  # profile
@@ -42,21 +33,11 @@ ID = re.compile(rf"({'|'.join(PAGES)})_[a-z2-7]{{20}}")
 APPROVE = "Another admin runs: obscura decisions approve {0.id}"  # the hint after a request
 
 
-def find_dataset(client: Client, name_or_id: str) -> DatasetRecord:
-    return client.datasets.get(name_or_id)
-
-
-def find_project(client: Client, name_or_id: str) -> ProjectRecord:
-    return client.projects.get(name_or_id)
-
-
 Json = Annotated[bool, typer.Option("--json", help="Write the result as JSON to stdout.")]
 Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")]
-DatasetId = Annotated[Dataset, find_dataset]
+DatasetId = Annotated[Dataset, Datasets]
 ProjectId = Annotated[
-    str | None,
-    typer.Option("--project", help="Name or id of the project, if there are several."),
-    find_project,
+    str | None, typer.Option("--project", help="Name or id of the project, if there are several."), Projects
 ]
 Key = Annotated[str | None, typer.Option(help="Idempotency key: repeating the command starts nothing new.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -76,7 +57,7 @@ class Target:
 
     @property
     def is_foreign(self) -> bool:
-        return not self.names_folder and self.data_dir.exists() and not is_own(self.data_dir)
+        return not self.names_folder and self.data_dir.exists() and not private_files.is_own(self.data_dir)
 
     @property
     def folder(self) -> Path:
@@ -109,9 +90,9 @@ def read_profiles() -> dict[str, Profile]:
     """Return the profiles by name; raise CliError if the file is damaged or belongs to another user."""
     path = profiles_path()
     try:
-        if not is_own(path):
+        if not private_files.is_own(path):
             raise CliError(f"{path} belongs to another user, so it is not used. Remove it, or correct its owner.")
-        make_private(path)
+        private_files.make_private(path)
         return _PROFILES.validate_json(path.read_bytes())
     except FileNotFoundError:
         return {}
@@ -123,7 +104,7 @@ def read_profiles() -> dict[str, Profile]:
 
 def _address_here(folder: Path, say: Callable[[str], None]) -> str:
     deadline = None
-    while (url := address_of(folder)) is None and is_occupied(folder):
+    while (url := private_files.address_of(folder)) is None and private_files.is_occupied(folder):
         if deadline is None:
             say(f"The service on {folder} is starting. Waiting for it.")
             deadline = time.monotonic() + START_SECONDS_MAX
@@ -133,7 +114,7 @@ def _address_here(folder: Path, say: Callable[[str], None]) -> str:
     if url is not None:
         return url
     host, port = os.environ.get("OBSCURA_HOST"), os.environ.get("OBSCURA_PORT")
-    if host is None and port is None and admin_key_path(folder).exists():  # the key must not be sent to another service
+    if host is None and port is None and private_files.admin_key_path(folder).exists():  # keep the key from others
         raise CliError(f"No service runs on {folder}. To start one: obscura --data-dir {folder} up")
     return f"http://{host or '127.0.0.1'}:{port or '8420'}"
 
@@ -156,7 +137,7 @@ def address(target: Target, say: Callable[[str], None]) -> tuple[str, str]:
     elif target.is_foreign:
         if default is not None:
             say(f"Using profile {DEFAULT!r} ({default.url}): {folder} belongs to another user.")
-    elif admin_key_path(folder).exists():
+    elif private_files.admin_key_path(folder).exists():
         chosen = None
         if default is not None and not target.names_folder:
             say(f"Using the service on {folder}. For {default.url}, add --profile {DEFAULT}.")
@@ -171,11 +152,11 @@ def address(target: Target, say: Callable[[str], None]) -> tuple[str, str]:
         raise CliError(f"There is no key for {url}. To store one: obscura login {url}", Exit.AUTH)
     folder = target.folder
     try:
-        return url, read_admin_key(folder)
+        return url, private_files.read_admin_key(folder)
     except OSError:
         raise CliError(
-            f"No API key: OBSCURA_TOKEN is not set, and {admin_key_path(folder)} cannot be read. To start a service "
-            "here: obscura up. To use another service: obscura login URL",
+            f"No API key: OBSCURA_TOKEN is not set, and {private_files.admin_key_path(folder)} cannot be read. To "
+            "start a service here: obscura up. To use another service: obscura login URL",
             Exit.AUTH,
         ) from None
 
@@ -210,24 +191,24 @@ def shown(
     The function's parameters `client` and `output` are filled in; its other parameters become options of the command. A
     function that returns None has already shown its result.
 
-    If an annotation contains a function, such as `find_project`, that function looks up the record that the user names.
-    The parameter receives the record's id. `hint` is printed after a record; `{0.id}` inserts a field.
+    If an annotation contains a collection, such as `Projects`, the user names a record of it, and the parameter
+    receives that record's id. `hint` is printed after a record; `{0.id}` inserts a field.
     """
 
     def decorate(function: Callable[..., Shown]) -> Callable[..., None]:
         parameters = inspect.signature(function, eval_str=True).parameters
-        found_by = {
+        found_in: dict[str, type[Collection[Any]]] = {
             name: part
             for name, each in parameters.items()
             for part in get_args(each.annotation)
-            if inspect.isfunction(part)
+            if isinstance(part, type) and issubclass(part, Collection)
         }
 
         def run(context: typer.Context, as_json: bool, **values: Any) -> None:
             with reporting(as_json) as output, connection(context.obj, output) as client:
-                for name, find in found_by.items():
+                for name, kind in found_in.items():
                     if values[name] or parameters[name].default is not None:
-                        values[name] = find(client, values[name]).id
+                        values[name] = kind(client.transport).get(values[name]).id
                 given = {"client": client, "output": output}
                 result = function(**values, **{name: given[name] for name in given if name in parameters})
                 if isinstance(result, BaseModel | dict):
@@ -237,15 +218,10 @@ def shown(
                 elif result is not None:
                     output.rows(list(result), columns, title)
 
-        return with_parameters(
-            run,
-            [
-                inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
-                *(each for each in parameters.values() if each.name not in ("client", "output")),
-                inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json),
-            ],
-            function.__doc__,
-        )
+        context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        options = [each for each in parameters.values() if each.name not in ("client", "output")]
+        as_json = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json)
+        return with_parameters(run, [context, *options, as_json], function.__doc__)
 
     return decorate
 
@@ -360,7 +336,7 @@ def login(
                 if error.status == 401:
                     raise
         path, kept = profiles_path(), read_profiles() | {profile: Profile(url=url.rstrip("/"), token=token.strip())}
-        replace_file(path, _PROFILES.dump_json(kept))
+        private_files.replace_file(path, _PROFILES.dump_json(kept))
         when = "unless the data folder has an admin key" if profile == DEFAULT else f"with --profile {profile}"
         output.notice(f"Saved in {path}, which only you can read. Commands use this profile {when}.")
 
@@ -375,5 +351,5 @@ def logout(context: typer.Context, profile: ProfileName = None) -> None:
                 f"There is no profile {profile!r}. To create one: obscura login URL --profile {profile}", Exit.USAGE
             )
         del kept[profile]
-        replace_file(profiles_path(), _PROFILES.dump_json(kept))
+        private_files.replace_file(profiles_path(), _PROFILES.dump_json(kept))
         output.notice(f"Deleted profile {profile}.")

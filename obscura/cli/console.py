@@ -17,21 +17,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from obscura import errors
 from obscura.cli.fields import COLUMNS, Names, next_step, show_field
-from obscura.client import (
-    ApiError,
-    AuthError,
-    BudgetError,
-    ChoiceNeeded,
-    ConnectionFailed,
-    JobFailed,
-    LocalError,
-    NoSuchName,
-    NotFoundError,
-    ObscuraClientError,
-    PackingError,
-    RequestError,
-)
 from obscura.client.progress import TerminalConsole
 from obscura.client.transport import is_here
 from obscura.wire.wording import visible
@@ -62,10 +49,10 @@ class Exit(enum.IntEnum):
 
 
 EXITS: Mapping[type[Exception], Exit] = {
-    BudgetError: Exit.BUDGET,
-    AuthError: Exit.AUTH,
-    JobFailed: Exit.JOB_FAILED,
-    **dict.fromkeys((NotFoundError, NoSuchName, PackingError, RequestError), Exit.USAGE),
+    errors.BudgetError: Exit.BUDGET,
+    errors.AuthError: Exit.AUTH,
+    errors.JobFailed: Exit.JOB_FAILED,
+    **dict.fromkeys((errors.NotFoundError, errors.NoSuchName, errors.PackingError, errors.RequestError), Exit.USAGE),
 }
 
 
@@ -167,39 +154,40 @@ class Output:
         code = next((code for kind, code in EXITS.items() if isinstance(error, kind)), Exit.OTHER)
         if isinstance(error, CliError):
             code = error.code
-        elif isinstance(error, RequestError) and error.status == 409:
+        elif isinstance(error, errors.RequestError) and error.status == 409:
             code = Exit.OTHER
-        said = str(error.args[0]) if isinstance(error, LocalError) else str(error)  # with flags, not Python arguments
+        said = str(error.args[0] if isinstance(error, errors.LocalError) else error)  # with flags, not Python arguments
         if self.as_json:
             document: dict[str, Any] = {"message": said, "exit_code": int(code)}
-            if isinstance(error, ApiError):
+            if isinstance(error, errors.ApiError):
                 document |= {"code": error.code, "status": error.status, **error.numbers}
-            if isinstance(error, ChoiceNeeded):
+            if isinstance(error, errors.ChoiceNeeded):
                 document |= {"flags": list(error.flags)}
-            if isinstance(error, JobFailed):
+            if isinstance(error, errors.JobFailed):
                 document |= {"code": error.code, "job_id": error.job_id, "state": error.state}
             self._json({"error": document})
         following = next_command(error)
         said = f"{said.rstrip('.')}. {following}" if following else said
-        line = visible(said, lines=not isinstance(error, ApiError | JobFailed))  # a server cannot inject extra lines
+        remote = isinstance(error, errors.ApiError | errors.JobFailed)
+        line = visible(said, lines=not remote)  # a server cannot inject extra lines
         self.err.print(Text.assemble(("error:", "bold red"), " ", line))
         return code
 
 
 def next_command(error: Exception) -> str:
     """Return a sentence with the command to run next, or "" if the error's own message contains it."""
-    if isinstance(error, ConnectionFailed):
+    if isinstance(error, errors.ConnectionFailed):
         if is_here(error.url):
             return "To start a service here: obscura up"
         return f"Is the address right? To log in again: obscura login {error.url}"
-    if isinstance(error, AuthError) and error.status == 401:
+    if isinstance(error, errors.AuthError) and error.status == 401:
         return "To save another key: obscura login"
-    if isinstance(error, BudgetError):
+    if isinstance(error, errors.BudgetError):
         return "To see the remaining budget: obscura budget show"
-    if isinstance(error, NotFoundError):
+    if isinstance(error, errors.NotFoundError):
         noun = next((noun for noun in LISTED if noun in error.detail.lower()), None)
         return f"To list them: obscura {noun}s list" if noun else ""
-    if isinstance(error, ApiError) and "parameter" in error.numbers:
+    if isinstance(error, errors.ApiError) and "parameter" in error.numbers:
         return "To see recipes and their options: obscura recipes"
     return ""
 
@@ -210,7 +198,7 @@ def reporting(as_json: bool) -> Iterator[Output]:
     output = Output(as_json)
     try:
         yield output
-    except (ObscuraClientError, CliError) as error:
+    except (errors.ObscuraClientError, CliError) as error:
         raise typer.Exit(int(output.failure(error))) from error
     except KeyboardInterrupt:
         output.notice("Interrupted.")

@@ -24,7 +24,6 @@ from obscura.wire.uploads import SubjectId
 
 datasets = typer.Typer(no_args_is_help=True, help="Declared, uploaded sets of labelled images.")
 subjects = typer.Typer(no_args_is_help=True, help="People whose images are recognised in several datasets.")
-LISTED = COLUMNS["dataset"][:9]
 AtMost = Annotated[int | None, typer.Option(min=1, help="Public upper limit on the images; required for private data.")]
 SubjectsAtMost = Annotated[int | None, typer.Option(min=1, help="Public upper limit on the protected subjects.")]
 Images = Annotated[Path, typer.Argument(help="Class folders, an archive of them, or an .npz, IDX or Parquet file.")]
@@ -117,7 +116,7 @@ def push(
     return dataset
 
 
-add_command(datasets, "list", "datasets", "datasets.list", "List datasets, newest first.", LISTED)
+add_command(datasets, "list", "datasets", "datasets.list", "List datasets, newest first.", COLUMNS["dataset"][:9])
 add_command(datasets, "show", "dataset", "datasets.get", "Show one dataset.", name_or_id=Dataset)
 
 

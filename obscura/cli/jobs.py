@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from obscura.cli.connection import DatasetId, Key, Shown, Wait, Yes, add_command, command, find_dataset, shown
+from obscura.cli.connection import DatasetId, Key, Shown, Wait, Yes, add_command, command, shown
 from obscura.cli.console import CliError, Exit, Output, confirm
 from obscura.cli.fields import COLUMNS, LABELS
 from obscura.client import Client, Job, Sweep
+from obscura.client.datasets import Datasets
 from obscura.client.progress import job_progress, show_cost
 from obscura.wire.job_schemas import RECIPE_USUAL, PlanRecord
 from obscura.wire.texts import GridRefused, json_or_text, trials_of
@@ -19,8 +20,6 @@ from obscura.wire.wording import show_epsilon, show_words
 
 jobs = typer.Typer(no_args_is_help=True, help="Trainings, samplings and evaluations.")
 sweeps = typer.Typer(no_args_is_help=True, help="Hyperparameter sweeps, paid for as a whole.")
-JOB_COLUMNS = COLUMNS["job"][:11]
-SWEEP_COLUMNS = COLUMNS["sweep"][:10]
 TRIAL_COLUMNS = (
     "options", "epsilon", "state", "accuracy", "balanced=balanced_accuracy", "release_id", "job_id",
     "spent=spent_epsilon", "incomplete",
@@ -52,7 +51,7 @@ Preset = Annotated[
 Evaluate = Annotated[
     str | None,
     typer.Option(metavar="DATASET", help="Public dataset (name or id) to measure the releases on."),
-    find_dataset,
+    Datasets,
 ]
 TRY_FIRST = "--preview"  # the option that previews a plan on public images
 IMAGE = Path("preview.png")
@@ -117,13 +116,9 @@ def train(
 
     The release can be downloaded when the training ends; --evaluate evaluates it afterwards, in a separate job.
     """
+    options = recipe_options(option, preset, class_fractions)
     job = client.jobs.create(
-        dataset,
-        recipe=recipe,
-        epsilon=epsilon,
-        options=recipe_options(option, preset, class_fractions),
-        evaluation_dataset_id=evaluate,
-        idempotency_key=key,
+        dataset, recipe=recipe, epsilon=epsilon, options=options, evaluation_dataset_id=evaluate, idempotency_key=key
     )
     if not wait:
         return job
@@ -139,7 +134,7 @@ def train(
     return None
 
 
-add_command(jobs, "list", "jobs", "jobs.list", "List jobs, newest first.", JOB_COLUMNS)
+add_command(jobs, "list", "jobs", "jobs.list", "List jobs, newest first.", COLUMNS["job"][:11])
 add_command(jobs, "show", "job", "jobs.get", "Show one job.", job_id=JobId)
 
 
@@ -250,7 +245,7 @@ def sweep(
     show(output, follow_sweep(output, made) if wait else made)
 
 
-add_command(sweeps, "list", "sweeps", "sweeps.list", "List sweeps, newest first.", SWEEP_COLUMNS)
+add_command(sweeps, "list", "sweeps", "sweeps.list", "List sweeps, newest first.", COLUMNS["sweep"][:10])
 
 
 @command(sweeps, "show", "sweep")

@@ -12,12 +12,13 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from obscura.cli.connection import APPROVE, Key, Reason, Shown, Wait, add_command, command, find_dataset, shown
+from obscura.cli.connection import APPROVE, Key, Reason, Shown, Wait, add_command, command, shown
 from obscura.cli.console import CliError, Exit, Output
 from obscura.cli.fields import COLUMNS
 from obscura.cli.jobs import follow
 from obscura.client import AuthError, Client, NotFoundError, Release, Sample
 from obscura.client.contents import combine, require_room
+from obscura.client.datasets import Datasets
 from obscura.wire.formats import PACKINGS, SampleFormat
 from obscura.wire.texts import AS_STATED, read_class_fractions
 
@@ -30,7 +31,7 @@ Count = Annotated[int, typer.Option("--count", "-n", min=1, help="Synthetic imag
 Seed = Annotated[int, typer.Option(min=0, help="A public number: the same request gives the same bytes.")]
 Format = Annotated[SampleFormat, typer.Option("--format", "-f", help="How the images are packed.")]
 Classes = Annotated[str | None, typer.Option(help="Class names, separated by commas; default: all.")]
-On = Annotated[str, typer.Option(metavar="DATASET", help="Public dataset (name or id) to measure on."), find_dataset]
+On = Annotated[str, typer.Option(metavar="DATASET", help="Public dataset (name or id) to measure on."), Datasets]
 Proportions = Annotated[
     str | None,
     typer.Option(
@@ -39,7 +40,6 @@ Proportions = Annotated[
         "word stated, for the --class-fractions of the training. Default: equal numbers.",
     ),
 ]
-
 
 add_command(releases, "list", "releases", "releases.list", "List releases, newest first.", LISTED)
 add_command(

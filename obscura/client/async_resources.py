@@ -24,15 +24,7 @@ from obscura.stopping import in_thread
 from obscura.wire import job_schemas, release_schemas, schemas
 from obscura.wire.formats import SampleFormat
 
-__all__ = [
-    "AsyncDataset",
-    "AsyncEvaluation",
-    "AsyncJob",
-    "AsyncPreview",
-    "AsyncRelease",
-    "AsyncSample",
-    "AsyncSweep",
-]
+__all__ = ["AsyncDataset", "AsyncEvaluation", "AsyncJob", "AsyncPreview", "AsyncRelease", "AsyncSample", "AsyncSweep"]
 
 POLL_SECONDS = 0.5
 

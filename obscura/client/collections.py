@@ -18,22 +18,7 @@ from obscura.client.async_resources import AsyncJob, AsyncSample, AsyncSweep, as
 from obscura.client.resources import Dataset, Job, Release, Sample, Sweep
 from obscura.client.transport import Named, Transport
 from obscura.stopping import in_thread
-from obscura.wire.admin_schemas import (
-    AdminAnswer,
-    AdminRecord,
-    DecisionRecord,
-    InvitationRecord,
-    KeyRecord,
-    NewInvitationRecord,
-    NewKeyRecord,
-    NewWebhookRecord,
-    PersonRecord,
-    ProjectRecord,
-    ProjectUseRecord,
-    RevokedKeyRecord,
-    WebhookRecord,
-    WebhookTestRecord,
-)
+from obscura.wire import admin_schemas
 from obscura.wire.job_schemas import RECIPE_USUAL, RecipeRecord
 
 ONE_PAGE = {"limit": None}
@@ -176,104 +161,108 @@ class Samples:
         return Sample.read(self._transport, sample_id)
 
 
-class Admins(Collection[AdminRecord]):
+class Admins(Collection[admin_schemas.AdminRecord]):
     """Current and former admins, who decide about limits, admins, keys and shares."""
 
-    record, path, paged = AdminRecord, "/v1/admins", ONE_PAGE
+    record, path, paged = admin_schemas.AdminRecord, "/v1/admins", ONE_PAGE
     readable = False
 
     def request_admission(
         self, *, name: str, introduction: str, reason: str, project_id: str | None = None
-    ) -> AdminAnswer:
+    ) -> admin_schemas.AdminAnswer:
         """Request that a person becomes an admin, or the owner of a project.
 
         `introduction` is `key_id:sha256` of the token that the person keeps (`obscura admins introduce`).
         """
         body = {"name": name, "introduction": introduction, "reason": reason, "project_id": project_id}
-        return self._transport.post(AdminAnswer, self.path, body)
+        return self._transport.post(admin_schemas.AdminAnswer, self.path, body)
 
-    def request_removal(self, admin_id: Named, *, reason: str) -> DecisionRecord:
+    def request_removal(self, admin_id: Named, *, reason: str) -> admin_schemas.DecisionRecord:
         """Request the removal of an admin, of all their keys, and of the keys that these keys created.
 
         Another admin must approve. The admin who would be removed may approve as well.
         """
-        return self._act(DecisionRecord, admin_id, "remove", {"reason": reason})
+        return self._act(admin_schemas.DecisionRecord, admin_id, "remove", {"reason": reason})
 
 
-class Decisions(Collection[DecisionRecord]):
+class Decisions(Collection[admin_schemas.DecisionRecord]):
     """Requests that another admin must decide."""
 
-    record, path = DecisionRecord, "/v1/decisions"
+    record, path = admin_schemas.DecisionRecord, "/v1/decisions"
 
-    def list(self, *, limit: int | None = None, action: str | None = None) -> builtins.list[DecisionRecord]:
+    def list(
+        self, *, limit: int | None = None, action: str | None = None
+    ) -> builtins.list[admin_schemas.DecisionRecord]:
         """Return requests, newest first. `action` selects one kind of request, such as `raise`; None selects all."""
         return [*islice(self._transport.pages(self.record, self.path, action=action), limit)]
 
-    def approve(self, request_id: Named) -> DecisionRecord:
+    def approve(self, request_id: Named) -> admin_schemas.DecisionRecord:
         """Approve another admin's request. Your own request raises AuthError."""
-        return self._act(DecisionRecord, request_id, "approve", repeatable=True)
+        return self._act(admin_schemas.DecisionRecord, request_id, "approve", repeatable=True)
 
-    def decline(self, request_id: Named) -> DecisionRecord:
+    def decline(self, request_id: Named) -> admin_schemas.DecisionRecord:
         """Decline another admin's request, or withdraw your own."""
-        return self._act(DecisionRecord, request_id, "decline", repeatable=True)
+        return self._act(admin_schemas.DecisionRecord, request_id, "decline", repeatable=True)
 
 
-class Projects(Collection[ProjectRecord]):
+class Projects(Collection[admin_schemas.ProjectRecord]):
     """The projects that the key can read: its own project, or all for an installation admin."""
 
-    record, path = ProjectRecord, "/v1/projects"
+    record, path = admin_schemas.ProjectRecord, "/v1/projects"
 
-    def create(self, name: str) -> ProjectRecord:
+    def create(self, name: str) -> admin_schemas.ProjectRecord:
         """Create a project. Its keys see only the project's own records.
 
         From the second project on, keys without a project no longer see the datasets, jobs and releases of any project.
         """
-        return self._transport.post(ProjectRecord, self.path, {"name": name})
+        return self._transport.post(admin_schemas.ProjectRecord, self.path, {"name": name})
 
-    def get(self, name_or_id: Named) -> ProjectUseRecord:
+    def get(self, name_or_id: Named) -> admin_schemas.ProjectUseRecord:
         """Return a project with its job quota and number of unfinished jobs; see `Collection.get`."""
-        return self._transport.get(ProjectUseRecord, f"{self.path}/{self._id_of(name_or_id)}")
+        return self._transport.get(admin_schemas.ProjectUseRecord, f"{self.path}/{self._id_of(name_or_id)}")
 
-    def rename(self, project_id: Named, name: str) -> ProjectRecord:
+    def rename(self, project_id: Named, name: str) -> admin_schemas.ProjectRecord:
         """Rename a project."""
-        return self._act(ProjectRecord, project_id, "rename", {"name": name}, repeatable=True)
+        return self._act(admin_schemas.ProjectRecord, project_id, "rename", {"name": name}, repeatable=True)
 
-    def set_quota(self, project_id: Named, *, jobs_max: int | None) -> ProjectUseRecord:
+    def set_quota(self, project_id: Named, *, jobs_max: int | None) -> admin_schemas.ProjectUseRecord:
         """Limit the queued and running jobs of a project; None removes the limit. Needs an installation admin."""
-        return self._act(ProjectUseRecord, project_id, "quota", {"jobs_max": jobs_max}, repeatable=True)
+        return self._act(admin_schemas.ProjectUseRecord, project_id, "quota", {"jobs_max": jobs_max}, repeatable=True)
 
 
-class People(Collection[PersonRecord]):
+class People(Collection[admin_schemas.PersonRecord]):
     """People known to the sign-in provider, one record per role."""
 
-    record, path = PersonRecord, "/v1/people"
+    record, path = admin_schemas.PersonRecord, "/v1/people"
     readable = False
 
 
-class Invitations(Collection[InvitationRecord]):
+class Invitations(Collection[admin_schemas.InvitationRecord]):
     """Links that let people join."""
 
-    record, path = InvitationRecord, "/v1/invitations"
+    record, path = admin_schemas.InvitationRecord, "/v1/invitations"
     readable = False
 
-    def create(self, *, role: str, project_id: str | None = None) -> NewInvitationRecord:
+    def create(self, *, role: str, project_id: str | None = None) -> admin_schemas.NewInvitationRecord:
         """Invite a person by link. The link works once, within seven days, and is returned only once.
 
         Args:
             role: `steward`, `analyst`, `auditor` or `viewer`. Or `owner` or `admin`, whose admission you must request.
             project_id: By default the requesting key's project, or the only project.
         """
-        return self._transport.post(NewInvitationRecord, self.path, {"role": role, "project_id": project_id})
+        return self._transport.post(
+            admin_schemas.NewInvitationRecord, self.path, {"role": role, "project_id": project_id}
+        )
 
-    def revoke(self, invitation_id: Named) -> InvitationRecord:
+    def revoke(self, invitation_id: Named) -> admin_schemas.InvitationRecord:
         """Revoke the link of an unused invitation."""
-        return self._act(InvitationRecord, invitation_id, "revoke", repeatable=True)
+        return self._act(admin_schemas.InvitationRecord, invitation_id, "revoke", repeatable=True)
 
 
-class Keys(Collection[KeyRecord]):
+class Keys(Collection[admin_schemas.KeyRecord]):
     """API keys, without their secrets."""
 
-    record, path = KeyRecord, "/v1/keys"
+    record, path = admin_schemas.KeyRecord, "/v1/keys"
     readable = False
 
     def create(
@@ -284,7 +273,7 @@ class Keys(Collection[KeyRecord]):
         role: str | None = None,
         expires_at: datetime | None = None,
         project_id: str | None = None,
-    ) -> NewKeyRecord:
+    ) -> admin_schemas.NewKeyRecord:
         """Create an API key. Its token is returned only once.
 
         Example: `token = service.keys.create("nightly", scopes=["train", "releases"]).token`
@@ -298,44 +287,50 @@ class Keys(Collection[KeyRecord]):
         """
         body: dict[str, Any] = {"name": name, "scopes": [*scopes], "role": role, "project_id": project_id}
         body["expires_at"] = expires_at and expires_at.isoformat()
-        return self._transport.post(NewKeyRecord, self.path, body)
+        return self._transport.post(admin_schemas.NewKeyRecord, self.path, body)
 
-    def list(self, *, limit: int | None = None, created_by: str | None = None) -> builtins.list[KeyRecord]:
+    def list(
+        self, *, limit: int | None = None, created_by: str | None = None
+    ) -> builtins.list[admin_schemas.KeyRecord]:
         """Return all keys, or only those that one key created, directly or indirectly."""
         return [*islice(self._transport.pages(self.record, self.path, created_by=created_by), limit)]
 
-    def rotate(self, key_id: Named, *, overlap_seconds: int, expires_at: datetime | None = None) -> NewKeyRecord:
+    def rotate(
+        self, key_id: Named, *, overlap_seconds: int, expires_at: datetime | None = None
+    ) -> admin_schemas.NewKeyRecord:
         """Replace a key. The old key remains valid for `overlap_seconds`. The new token is returned only once."""
         body = {"overlap_seconds": overlap_seconds, "expires_at": expires_at and expires_at.isoformat()}
-        return self._act(NewKeyRecord, key_id, "rotate", body)
+        return self._act(admin_schemas.NewKeyRecord, key_id, "rotate", body)
 
-    def revoke(self, key_id: Named, *, include_created: bool = True) -> RevokedKeyRecord:
+    def revoke(self, key_id: Named, *, include_created: bool = True) -> admin_schemas.RevokedKeyRecord:
         """Revoke a key at once, by default with all keys that it created. See also `request_revocation`."""
-        return self._act(RevokedKeyRecord, key_id, "revoke", {"include_created": include_created}, repeatable=True)
+        return self._act(
+            admin_schemas.RevokedKeyRecord, key_id, "revoke", {"include_created": include_created}, repeatable=True
+        )
 
-    def request_revocation(self, key_id: Named, *, reason: str) -> DecisionRecord:
+    def request_revocation(self, key_id: Named, *, reason: str) -> admin_schemas.DecisionRecord:
         """Request the revocation of another admin's key and of all keys that it created."""
-        return self._act(DecisionRecord, key_id, "request-revocation", {"reason": reason})
+        return self._act(admin_schemas.DecisionRecord, key_id, "request-revocation", {"reason": reason})
 
 
-class Webhooks(Collection[WebhookRecord]):
+class Webhooks(Collection[admin_schemas.WebhookRecord]):
     """Addresses that receive the events of the key's project. An installation admin sees those of all projects."""
 
-    record, path = WebhookRecord, "/v1/webhooks"
+    record, path = admin_schemas.WebhookRecord, "/v1/webhooks"
     readable = False
 
-    def create(self, url: str) -> NewWebhookRecord:
+    def create(self, url: str) -> admin_schemas.NewWebhookRecord:
         """Register a public https address for the events of the key's project. The secret is returned only once."""
-        return self._transport.post(NewWebhookRecord, self.path, {"url": url})
+        return self._transport.post(admin_schemas.NewWebhookRecord, self.path, {"url": url})
 
-    def test(self, webhook_id: Named) -> WebhookTestRecord:
+    def test(self, webhook_id: Named) -> admin_schemas.WebhookTestRecord:
         """Send a request of type `test`, without data."""
-        return self._act(WebhookTestRecord, webhook_id, "test", {})
+        return self._act(admin_schemas.WebhookTestRecord, webhook_id, "test", {})
 
-    def delete(self, webhook_id: Named) -> WebhookRecord:
+    def delete(self, webhook_id: Named) -> admin_schemas.WebhookRecord:
         """Delete a webhook."""
         answer = self._transport.request("DELETE", f"{self.path}/{self._id_of(webhook_id)}")
-        return self._transport.parse(WebhookRecord, answer)
+        return self._transport.parse(admin_schemas.WebhookRecord, answer)
 
 
 class AsyncJobs(AsyncCollection[AsyncJob]):
@@ -353,30 +348,30 @@ class AsyncSamples:
     get = verb(Samples.get, AsyncSample.of)
 
 
-class AsyncAdmins(AsyncCollection[AdminRecord]):
+class AsyncAdmins(AsyncCollection[admin_schemas.AdminRecord]):
     request_admission = verb(Admins.request_admission)
     request_removal = verb(Admins.request_removal)
 
 
-class AsyncDecisions(AsyncCollection[DecisionRecord]):
+class AsyncDecisions(AsyncCollection[admin_schemas.DecisionRecord]):
     list = verb(Decisions.list)
     approve = verb(Decisions.approve)
     decline = verb(Decisions.decline)
 
 
-class AsyncProjects(AsyncCollection[ProjectRecord]):
+class AsyncProjects(AsyncCollection[admin_schemas.ProjectRecord]):
     get = verb(Projects.get)
     create = verb(Projects.create)
     rename = verb(Projects.rename)
     set_quota = verb(Projects.set_quota)
 
 
-class AsyncInvitations(AsyncCollection[InvitationRecord]):
+class AsyncInvitations(AsyncCollection[admin_schemas.InvitationRecord]):
     create = verb(Invitations.create)
     revoke = verb(Invitations.revoke)
 
 
-class AsyncKeys(AsyncCollection[KeyRecord]):
+class AsyncKeys(AsyncCollection[admin_schemas.KeyRecord]):
     list = verb(Keys.list)
     create = verb(Keys.create)
     rotate = verb(Keys.rotate)
@@ -384,7 +379,7 @@ class AsyncKeys(AsyncCollection[KeyRecord]):
     request_revocation = verb(Keys.request_revocation)
 
 
-class AsyncWebhooks(AsyncCollection[WebhookRecord]):
+class AsyncWebhooks(AsyncCollection[admin_schemas.WebhookRecord]):
     create = verb(Webhooks.create)
     test = verb(Webhooks.test)
     delete = verb(Webhooks.delete)

@@ -63,8 +63,11 @@ def begin(
             epsilon = _epsilon(None, client.accounts.get(dataset.account_id) if dataset.account_id else None)
     else:
         dataset, epsilon = push_for(client, console, images, labels, epsilon=epsilon, **order, **facts)
-    if not again:
-        _require_new(client, dataset, stated, **order)
+    written = json.loads(json.dumps(options or {}))
+    for job in () if again else client.transport.pages(Job, Job.PATH, account_id=dataset.account_id):
+        same = (job.kind, job.dataset_id, job.recipe, job.options) == ("train", dataset.id, recipe, written)
+        if same and stated in (None, job.epsilon) and (job.release_id or not job.finished):
+            raise AlreadyTrained(job.id, job.release_id, job.epsilon or 0.0)
     return client.jobs.create(dataset, epsilon=epsilon, **order)
 
 
@@ -172,17 +175,6 @@ def _epsilon(stated: float | None, payer: Account | None, limit: float | None = 
             "becomes the lifetime budget of these images, unless you state a higher --limit, such as --limit 3."
         )
     return max(proposed_epsilon(left), EPSILON_LEAST)
-
-
-def _require_new(
-    client: Client, dataset: DatasetRecord, epsilon: float | None, recipe: str, options: dict[str, Any] | None
-) -> None:
-    """Raise AlreadyTrained if an equal training exists; without an epsilon, if one exists at any epsilon."""
-    written = json.loads(json.dumps(options or {}))
-    for job in client.transport.pages(Job, Job.PATH, account_id=dataset.account_id):
-        same = (job.kind, job.dataset_id, job.recipe, job.options) == ("train", dataset.id, recipe, written)
-        if same and epsilon in (None, job.epsilon) and (job.release_id or not job.finished):
-            raise AlreadyTrained(job.id, job.release_id, job.epsilon or 0.0)
 
 
 def _require_budget(payer: Account, epsilon: float, affordable: bool) -> None:

@@ -23,15 +23,8 @@ import httpx
 from httpx_sse import EventSource
 from pydantic import BaseModel, PrivateAttr, RootModel, ValidationError
 
+from obscura import errors
 from obscura.client.display import Displayed
-from obscura.errors import (
-    ConnectionFailed,
-    ConnectionSettingsError,
-    NoSuchName,
-    UnexpectedAnswer,
-    content_type,
-    error_of,
-)
 from obscura.stopping import go_on
 from obscura.wire.schemas import IdRecord, NamedRecord, Page
 
@@ -59,11 +52,11 @@ def trusted() -> ssl.SSLContext:
     for variable, exists in (("SSL_CERT_FILE", os.path.isfile), ("SSL_CERT_DIR", os.path.isdir)):
         path = os.environ.get(variable)
         if path and not exists(path):
-            raise ConnectionSettingsError(f"{variable} is {path}, which does not exist. Correct or unset it.")
+            raise errors.ConnectionSettingsError(f"{variable} is {path}, which does not exist. Correct or unset it.")
     try:
         return httpx.create_ssl_context()
     except OSError as error:  # includes SSLError
-        raise ConnectionSettingsError(
+        raise errors.ConnectionSettingsError(
             f"SSL_CERT_FILE is {os.environ.get('SSL_CERT_FILE')}, which cannot be read as certificates "
             f"({type(error).__name__}). Correct or unset it."
         ) from error
@@ -95,7 +88,7 @@ def service_address(url: str) -> httpx.URL:
         parsed = httpx.URL(url)
         if parsed.scheme in ("http", "https") and parsed.host:
             return parsed
-    raise ConnectionSettingsError(
+    raise errors.ConnectionSettingsError(
         f"{url!r} is not the address of a service. Write it as https://obscura.example.org or http://127.0.0.1:8420."
     )
 
@@ -126,12 +119,12 @@ def environment_proxy(url: httpx.URL) -> httpx.Proxy | None:
     except (httpx.InvalidURL, ValueError):
         valid = False
     if not valid:  # the message omits the value, which may contain a password
-        raise ConnectionSettingsError(
+        raise errors.ConnectionSettingsError(
             f"{variable} is not the address of a proxy. Write it as http://HOST:PORT, https://HOST:PORT or "
             f"socks5://HOST:PORT. Or unset it, or add {url.host} to NO_PROXY."
         )
     if proxy.url.scheme.startswith("socks") and find_spec("socksio") is None:
-        raise ConnectionSettingsError(
+        raise errors.ConnectionSettingsError(
             f"{variable} names a SOCKS proxy, which needs another package. Unset it, or run: pip install 'httpx[socks]'"
         )
     return proxy
@@ -159,7 +152,7 @@ class Transport:
         headers = {"Accept": "application/json", "User-Agent": "obscura-sdk"}
         if token:
             if not token.isascii() or not token.isprintable() or " " in token:
-                raise ConnectionSettingsError("The API key contains characters that no key has. Copy it again.")
+                raise errors.ConnectionSettingsError("The API key contains characters that no key has. Copy it again.")
             headers["Authorization"] = f"Bearer {token}"
         self.proxy: str | None = None
         if http is None:
@@ -222,9 +215,11 @@ class Transport:
             return self._expected(response)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    def _failure(self, what: str, error: Exception) -> ConnectionFailed:
+    def _failure(self, what: str, error: Exception) -> errors.ConnectionFailed:
         refused = self.proxy is None and isinstance(error, httpx.ConnectError)
-        return ConnectionFailed(self.base_url, f"{what} {self.route}: {error or type(error).__name__}", refused=refused)
+        return errors.ConnectionFailed(
+            self.base_url, f"{what} {self.route}: {error or type(error).__name__}", refused=refused
+        )
 
     def _read(self, response: httpx.Response) -> None:
         parts, size = [], 0
@@ -232,14 +227,14 @@ class Transport:
             parts.append(part)
             size += len(part)
             if size > ANSWER_BYTES_MAX:
-                raise UnexpectedAnswer(self.route, response, f"of more than {ANSWER_BYTES_MAX // 2**20} MiB")
+                raise errors.UnexpectedAnswer(self.route, response, f"of more than {ANSWER_BYTES_MAX // 2**20} MiB")
         response._content = b"".join(parts)
 
     def _expected(self, response: httpx.Response, *statuses: int) -> httpx.Response:
         if response.status_code >= 400:
-            raise error_of(response, self.route)
+            raise errors.error_of(response, self.route)
         if not (response.status_code in statuses if statuses else response.is_success):
-            raise UnexpectedAnswer(self.route, response)
+            raise errors.UnexpectedAnswer(self.route, response)
         return response
 
     def parse(self, record: type[Record], response: httpx.Response, content: bytes | str | None = None) -> Record:
@@ -247,7 +242,7 @@ class Transport:
         try:
             return self._bound(record.model_validate_json(response.content if content is None else content))
         except ValidationError as error:
-            raise UnexpectedAnswer(self.route, response, f"in place of {record.__name__}") from error
+            raise errors.UnexpectedAnswer(self.route, response, f"in place of {record.__name__}") from error
 
     def _bound(self, record: Record) -> Record:
         if isinstance(record, Live):
@@ -283,7 +278,7 @@ class Transport:
             if page.next_cursor is None:
                 return
             if page.next_cursor == cursor:
-                raise UnexpectedAnswer(self.route, response, "and a list that does not end")
+                raise errors.UnexpectedAnswer(self.route, response, "and a list that does not end")
             cursor = page.next_cursor
 
     def id_of(self, record: type[BaseModel], path: str, which: Named, *, readable: bool = True, **paged: Any) -> str:
@@ -314,8 +309,8 @@ class Transport:
         noun = path.rpartition("/")[2]
         if found:
             ids = ", ".join(each.id for each in found)
-            raise NoSuchName(f"{len(found)} {noun} are named {name!r}. Choose one by its id: {ids}.")
-        raise NoSuchName(f"There is no {noun.removesuffix('s')} {name!r}. To see all: obscura {noun} list")
+            raise errors.NoSuchName(f"{len(found)} {noun} are named {name!r}. Choose one by its id: {ids}.")
+        raise errors.NoSuchName(f"There is no {noun.removesuffix('s')} {name!r}. To see all: obscura {noun} list")
 
     def upload(self, path: str, body: Iterable[bytes], params: dict[str, Any]) -> httpx.Response:
         """PUT a streamed body once. Never retries, because some bodies can be read only once."""
@@ -357,10 +352,10 @@ class Transport:
                     if is_worth_waiting(response) and failures < RETRIES_MAX:
                         delay = retry_after_seconds(response, failures)
                         failures += 1
-                    elif response.status_code != 200 or content_type(response) != "text/event-stream":
+                    elif response.status_code != 200 or errors.content_type(response) != "text/event-stream":
                         self._read(response)
                         self._expected(response)
-                        raise UnexpectedAnswer(self.route, response)
+                        raise errors.UnexpectedAnswer(self.route, response)
                     else:
                         delay = 1.0
                         for event in EventSource(response).iter_sse():

@@ -6,53 +6,38 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, Field
 
-from obscura.wire.schemas import (
-    ApiRecord,
-    ApiRequest,
-    DatedRecord,
-    Identifier,
-    IdRecord,
-    InvitedRole,
-    Minute,
-    Name,
-    NamedRecord,
-    ReasonRequest,
-    Role,
-    Scope,
-    Text,
-    clean,
-)
+from obscura.wire import schemas
 from obscura.wire.words import DecisionAction, Outcome
 
 
-class AdmissionRequest(ReasonRequest):
+class AdmissionRequest(schemas.ReasonRequest):
     """Request that a person becomes an admin."""
 
-    name: Name
-    introduction: Text = Field(description="`key_...:SHA-256` of the token. The person keeps the token.")
-    project_id: Identifier | None = Field(
+    name: schemas.Name
+    introduction: schemas.Text = Field(description="`key_...:SHA-256` of the token. The person keeps the token.")
+    project_id: schemas.Identifier | None = Field(
         default=None, description="The project to own. Absent: the requesting key's project, or the installation."
     )
 
 
-class AdminRecord(NamedRecord):
+class AdminRecord(schemas.NamedRecord):
     """A person who approves requests of other admins. All keys of a person count as one admin."""
 
     admission: str = Field(description="`machine` (operator), `alone` (the second admin), `approved` or `provider`.")
     requested_by: str | None = Field(description="The admin who asked for the admission.")
     approved_by: str | None = Field(description="The other admin, who approved it.")
-    admitted_at: Minute = Field(description="When the person became an admin.")
-    removed_at: Minute | None = Field(description="When the person was removed; null for current admins.")
+    admitted_at: schemas.Minute = Field(description="When the person became an admin.")
+    removed_at: schemas.Minute | None = Field(description="When the person was removed; null for current admins.")
     project_id: str | None = Field(description="The project that the person owns; null for the whole installation.")
 
 
-class AdminList(ApiRecord):
+class AdminList(schemas.ApiRecord):
     """All current and former admins."""
 
     items: list[AdminRecord] = Field(description="The admins.")
 
 
-class DecisionRecord(IdRecord):
+class DecisionRecord(schemas.IdRecord):
     """A request of one admin, and the decision of a second admin."""
 
     action: DecisionAction = Field(
@@ -75,33 +60,33 @@ class DecisionRecord(IdRecord):
     requested_by: str = Field(description="The admin who requested it.")
     requested_by_name: str = Field(description="The name of that admin.")
     requested_with: str = Field(description="Id of the key that requested it.")
-    requested_at: Minute = Field(description="When it was requested.")
-    expires_at: Minute = Field(description="Until when it can be approved.")
+    requested_at: schemas.Minute = Field(description="When it was requested.")
+    expires_at: schemas.Minute = Field(description="Until when it can be approved.")
     decided_by: str | None = Field(description="The admin who decided; null while it is pending.")
     decided_by_name: str | None = Field(description="The name of that admin.")
     decided_with: str | None = Field(description="Id of the key that decided.")
-    decided_at: Minute | None = Field(description="When it was decided; null while it is pending.")
+    decided_at: schemas.Minute | None = Field(description="When it was decided; null while it is pending.")
     keys_revoked: int | None = Field(description="How many keys an approved removal or revocation has revoked.")
 
 
-class AdminAnswer(ApiRecord):
+class AdminAnswer(schemas.ApiRecord):
     """The admin who was admitted at once, or the request that another admin must approve; the other field is null."""
 
     admin: AdminRecord | None = Field(description="The person who was admitted at once.")
     request: DecisionRecord | None = Field(description="The request that another admin must approve.")
 
 
-class ProjectRequest(ApiRequest):
+class ProjectRequest(schemas.ApiRequest):
     """Create or rename a project."""
 
-    name: Name
+    name: schemas.Name
 
 
-class ProjectRecord(DatedRecord, NamedRecord):
+class ProjectRecord(schemas.DatedRecord, schemas.NamedRecord):
     """A project, such as a department. Its keys see only its own records."""
 
 
-class QuotaRequest(ApiRequest):
+class QuotaRequest(schemas.ApiRequest):
     """Limit the jobs of a project."""
 
     jobs_max: int | None = Field(ge=0, le=2**53 - 1, description="Jobs waiting or running; null removes the limit.")
@@ -114,42 +99,42 @@ class ProjectUseRecord(ProjectRecord):
     jobs_unfinished: int = Field(description="Number of its waiting and running jobs.")
 
 
-class KeyRequest(ApiRequest):
+class KeyRequest(schemas.ApiRequest):
     """Create an API key."""
 
-    name: Name
-    scopes: list[Scope] = Field(
+    name: schemas.Name
+    scopes: list[schemas.Scope] = Field(
         default=[],
         max_length=7,
         description="Permissions of the key: `admin` includes the others, `read` includes `releases`. Or set a role. "
         "Only an admin of the installation can grant `metrics`, because metrics cover all projects.",
     )
-    role: Role | None = Field(default=None, description="A role in a project, instead of `scopes`.")
+    role: schemas.Role | None = Field(default=None, description="A role in a project, instead of `scopes`.")
     expires_at: AwareDatetime | None = Field(default=None, description="Default: the expiry of the requesting key.")
-    project_id: Identifier | None = Field(
+    project_id: schemas.Identifier | None = Field(
         default=None,
         description="The project whose records the key can use. Default: the requesting key's project, or the only "
         "project. With the scope `admin`, a key made by an admin of the installation has none by default.",
     )
 
 
-class InvitationRequest(ApiRequest):
+class InvitationRequest(schemas.ApiRequest):
     """Invite a person by link."""
 
-    role: InvitedRole = Field(description="A role in the project, or `admin` for an admin of the installation.")
-    project_id: Identifier | None = Field(
+    role: schemas.InvitedRole = Field(description="A role in the project, or `admin` for an admin of the installation.")
+    project_id: schemas.Identifier | None = Field(
         default=None, description="The project. Default: the requesting key's project, or the only project."
     )
 
 
-class InvitationRecord(DatedRecord):
+class InvitationRecord(schemas.DatedRecord):
     """An invitation, without the secret of its link."""
 
     role: str = Field(description="The role that the link gives.")
     project_id: str | None = Field(description="The project of the role; null for an admin of the installation.")
     created_by_name: str | None = Field(description="Name of the inviting admin.")
     state: str = Field(description="`open`, `accepted`, `revoked` or `expired`.")
-    expires_at: Minute = Field(description="When the link expires.")
+    expires_at: schemas.Minute = Field(description="When the link expires.")
     name: str | None = Field(description="Name of the person who used the link.")
     key_id: str | None = Field(description="The person's key; for a future admin or owner, the key they introduced.")
     introduction: str | None = Field(description="For a future admin or owner: the introduction of their token.")
@@ -161,7 +146,7 @@ class NewInvitationRecord(InvitationRecord):
     link: str = Field(description="The link for the invited person. It works once.")
 
 
-class RotationRequest(ApiRequest):
+class RotationRequest(schemas.ApiRequest):
     """Replace a key with a new key."""
 
     overlap_seconds: int = Field(
@@ -170,7 +155,7 @@ class RotationRequest(ApiRequest):
     expires_at: AwareDatetime | None = Field(default=None, description="Default: the expiry of the requesting key.")
 
 
-class RevocationRequest(ApiRequest):
+class RevocationRequest(schemas.ApiRequest):
     """Revoke a key."""
 
     include_created: bool = Field(
@@ -178,7 +163,7 @@ class RevocationRequest(ApiRequest):
     )
 
 
-class KeyRecord(DatedRecord, NamedRecord):
+class KeyRecord(schemas.DatedRecord, schemas.NamedRecord):
     """An API key without its secret."""
 
     scopes: list[str] = Field(description="Permissions of the key: `admin` includes the others.")
@@ -187,21 +172,23 @@ class KeyRecord(DatedRecord, NamedRecord):
     created_by: str | None = Field(description="Id of the key that created it; null if its owner created it.")
     created_by_admin: str | None = Field(description="The admin who created it; null if it was created on the machine.")
     created_by_name: str | None = Field(description="Name of that admin, or of the person whom the provider signed in.")
-    last_used_at: Minute | None = Field(description="The hour in which it was last used; null if it never was.")
-    expires_at: Minute | None = Field(description="When it expires; null if it never does.")
-    revoked_at: Minute | None = Field(description="When it was revoked; null while it is valid.")
+    last_used_at: schemas.Minute | None = Field(description="The hour in which it was last used; null if it never was.")
+    expires_at: schemas.Minute | None = Field(description="When it expires; null if it never does.")
+    revoked_at: schemas.Minute | None = Field(description="When it was revoked; null while it is valid.")
 
 
-class PersonRecord(NamedRecord):
+class PersonRecord(schemas.NamedRecord):
     """A person's role in a project or the installation. The person's groups at the sign-in provider grant it."""
 
     email: str | None = Field(description="As reported by the provider; null if it reports none.")
     key_id: str = Field(description="The key that represents the role and creates the person's other keys.")
     scopes: list[str] = Field(description="Permissions of the person in the project.")
     project_id: str | None = Field(description="The project; null for the whole installation.")
-    created_at: Minute = Field(description="Since when the person has the role.")
-    confirmed_at: Minute = Field(description="When the provider last confirmed the person.")
-    lapsed_at: Minute | None = Field(description="When the provider stopped confirming the person; null if it has not.")
+    created_at: schemas.Minute = Field(description="Since when the person has the role.")
+    confirmed_at: schemas.Minute = Field(description="When the provider last confirmed the person.")
+    lapsed_at: schemas.Minute | None = Field(
+        description="When the provider stopped confirming the person; null if it has not."
+    )
 
 
 class RevokedKeyRecord(KeyRecord):
@@ -216,10 +203,10 @@ class NewKeyRecord(KeyRecord):
     token: str = Field(description="The token, to send as `Authorization: Bearer ...`. Shown only once.")
 
 
-class AuditEventRecord(IdRecord):
+class AuditEventRecord(schemas.IdRecord):
     """One event of the audit log: actor, request and outcome."""
 
-    at: Minute = Field(description="When it was requested.")
+    at: schemas.Minute = Field(description="When it was requested.")
     action: str = Field(description="Method and route of the request, or a change such as `key revoked`.")
     object_id: str | None = Field(description="Id of the object; null if it has none.")
     outcome: Outcome = Field(description="`allowed`, `refused`, `missing` or `failed`.")
@@ -229,22 +216,24 @@ class AuditEventRecord(IdRecord):
 
 
 URL_CHARACTERS_MAX = 500
-Url = Annotated[str, Field(min_length=1, max_length=URL_CHARACTERS_MAX), clean(URL_CHARACTERS_MAX)]
+Url = Annotated[str, Field(min_length=1, max_length=URL_CHARACTERS_MAX), schemas.clean(URL_CHARACTERS_MAX)]
 
 
-class WebhookRequest(ApiRequest):
+class WebhookRequest(schemas.ApiRequest):
     """Register an address for events."""
 
     url: Url = Field(description="An https URL with a public address, unless the operator allows others.")
 
 
-class WebhookRecord(DatedRecord):
+class WebhookRecord(schemas.DatedRecord):
     """An address that receives the events of a project, without its secret."""
 
     project_id: str | None = Field(description="Project whose events it receives; null for the installation's.")
     url: str = Field(description="Where requests are sent.")
     state: str = Field(description="`active`, `failing` (last answer not 2xx) or `revoked` (with its key or owner).")
-    failing_since: Minute | None = Field(description="Since when no request gets a 2xx answer; null unless failing.")
+    failing_since: schemas.Minute | None = Field(
+        description="Since when no request gets a 2xx answer; null unless failing."
+    )
 
 
 class NewWebhookRecord(WebhookRecord):
@@ -253,7 +242,7 @@ class NewWebhookRecord(WebhookRecord):
     secret: str = Field(description="Key that signs its requests. Shown only once.")
 
 
-class WebhookTestRecord(ApiRecord):
+class WebhookTestRecord(schemas.ApiRecord):
     """Result of a test request to a webhook."""
 
     delivered: bool = Field(description="True if the answer was 2xx.")

@@ -15,14 +15,9 @@ SampleFormat = Literal["imagefolder", "npz", "parquet", "webdataset"]
 CARD_FILE = "privacy_card.json"  # in every release
 # Files of a release that may be downloaded, by name.
 DOWNLOADS = (
-    "generator.safetensors",
-    "generator.json",
-    "classifier.safetensors",
-    "classifier.json",
-    "extractor.safetensors",
-    "histogram.json",
-    CARD_FILE,
-)
+    "generator.safetensors", "generator.json", "classifier.safetensors", "classifier.json", "extractor.safetensors",
+    "histogram.json", CARD_FILE,
+)  # fmt: skip
 IMAGES_FILE = "images.zip"  # of a generator: synthetic images that were stored when it was published
 # Files created when a release is downloaded; see `service.cards`. The first two are for generators only.
 MODEL_CARD_FILE, LOADER_FILE, MANIFEST_FILE = "README.md", "load_generator.py", "artifact.json"

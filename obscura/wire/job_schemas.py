@@ -7,31 +7,12 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
+from obscura.wire import schemas
 from obscura.wire.budgets import Unit
-from obscura.wire.schemas import (
-    RECORDS_MAX,
-    AccountId,
-    AccountRequest,
-    ApiRecord,
-    ApiRequest,
-    DatasetId,
-    DatasetRequest,
-    DatedRecord,
-    Delta,
-    Epsilon,
-    Identifier,
-    LeftEpsilon,
-    Minute,
-    Name,
-    NamedRecord,
-    SpentNano,
-    Text,
-    plain,
-)
 from obscura.wire.texts import TRIALS_MAX, TRIALS_MIN
 
 OPTIONS = "Options of the recipe; see `GET /v1/recipes`. Others follow from preset and budget, or are defaults."
-Options = Annotated[dict[str, Any], AfterValidator(plain), Field(description=OPTIONS)]
+Options = Annotated[dict[str, Any], AfterValidator(schemas.plain), Field(description=OPTIONS)]
 RecipeName = Annotated[str, Field(description="Name of the recipe; `GET /v1/recipes` lists all.")]
 CostNano = Annotated[int, Field(description="The cost, in nano-units of mu^2.")]
 RecordedOptions = Annotated[dict[str, Any], Field(description=OPTIONS)]
@@ -42,12 +23,12 @@ NEW_ACCOUNT = "new"  # the account of a dataset whose account does not exist yet
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
 
 
-class TrainingRequest(ApiRequest):
+class TrainingRequest(schemas.ApiRequest):
     """A training: its dataset, recipe, budget and options."""
 
-    dataset_id: Identifier = Field(description="Id of the dataset with the labelled images.")
-    recipe: Text = Field(RECIPE_USUAL, description="Name of the recipe; `GET /v1/recipes` lists all.")
-    epsilon: Epsilon = Field(description="Budget offered to this job, at the account's delta.")
+    dataset_id: schemas.Identifier = Field(description="Id of the dataset with the labelled images.")
+    recipe: schemas.Text = Field(RECIPE_USUAL, description="Name of the recipe; `GET /v1/recipes` lists all.")
+    epsilon: schemas.Epsilon = Field(description="Budget offered to this job, at the account's delta.")
     options: Options = Field(default_factory=dict)
 
 
@@ -57,26 +38,26 @@ class PlanRequest(TrainingRequest):
     expected_units: int | None = Field(
         default=None,
         ge=1,
-        le=RECORDS_MAX,
+        le=schemas.RECORDS_MAX,
         description="Records (or subjects, if the account protects them) that you expect, for the forecast alone; not "
         "stored. By default, as many as the dataset's limit.",
     )
 
 
-class FirstPlanRequest(ApiRequest):
+class FirstPlanRequest(schemas.ApiRequest):
     """Plan a training on an account and a dataset that do not exist yet. Nothing is opened, declared or stored."""
 
-    account: AccountRequest = Field(description="The account to open.")
-    dataset: DatasetRequest = Field(description=f"The declaration. Its `account_id` is `{NEW_ACCOUNT}`.")
-    recipe: Text = Field(RECIPE_USUAL, description="Name of the recipe; `GET /v1/recipes` lists all.")
-    epsilon: Epsilon = Field(description="Budget offered to this job, at the account's delta.")
+    account: schemas.AccountRequest = Field(description="The account to open.")
+    dataset: schemas.DatasetRequest = Field(description=f"The declaration. Its `account_id` is `{NEW_ACCOUNT}`.")
+    recipe: schemas.Text = Field(RECIPE_USUAL, description="Name of the recipe; `GET /v1/recipes` lists all.")
+    epsilon: schemas.Epsilon = Field(description="Budget offered to this job, at the account's delta.")
     options: Options = Field(default_factory=dict)
 
 
 class PreviewRequest(TrainingRequest):
     """Request a preview of a plan on public images. Reserves nothing and reads no private data."""
 
-    stand_in_dataset_id: Identifier | None = Field(
+    stand_in_dataset_id: schemas.Identifier | None = Field(
         default=None,
         description="Public dataset that replaces the private images; it needs at least as many classes. By default, "
         "written characters if each class name is one letter or digit; otherwise Fashion-MNIST for grey images, if the "
@@ -87,16 +68,16 @@ class PreviewRequest(TrainingRequest):
 class JobRequest(TrainingRequest):
     """Request a training; its cost is reserved on the account at once."""
 
-    evaluation_dataset_id: Identifier | None = Field(default=None, description="Public dataset to evaluate on.")
+    evaluation_dataset_id: schemas.Identifier | None = Field(default=None, description="Public dataset to evaluate on.")
 
 
-class CancelRequest(ApiRequest):
+class CancelRequest(schemas.ApiRequest):
     """Cancel a job, or the trials of a sweep."""
 
     discard: bool = Field(default=False, description="Publish nothing, not even the part that has been paid for.")
 
 
-class StageFacts(ApiRecord):
+class StageFacts(schemas.ApiRecord):
     """One stage of a plan: noisy releases of the same kind."""
 
     name: str = Field(description="Name of the stage, unique in its plan.")
@@ -106,19 +87,19 @@ class StageFacts(ApiRecord):
     cost_nano: CostNano
 
 
-class BudgetFacts(ApiRecord):
+class BudgetFacts(schemas.ApiRecord):
     """The account's budget before this job, and the budget left after it."""
 
-    account_id: AccountId
+    account_id: schemas.AccountId
     limit_epsilon: float = Field(description="The lifetime limit, at the account's delta.")
-    left_epsilon: LeftEpsilon
+    left_epsilon: schemas.LeftEpsilon
     left_nano: int = Field(description="Remaining budget, in nano-units of mu^2.")
     left_after_epsilon: float = Field(description="Budget left after the job, as an epsilon at the account's delta.")
     left_after_nano: int = Field(description="Budget left after the job, in nano-units of mu^2.")
     affordable: bool = Field(description="True if the account could reserve the cost now.")
 
 
-class ExpectedPoint(ApiRecord):
+class ExpectedPoint(schemas.ApiRecord):
     """The expected result of a plan at one cost."""
 
     cost_nano: CostNano
@@ -127,7 +108,7 @@ class ExpectedPoint(ApiRecord):
     accuracy: tuple[float, float] | None = Field(description="Lowest and highest measured accuracy; null: unknown.")
 
 
-class Expectation(ApiRecord):
+class Expectation(schemas.ApiRecord):
     """Expected result of a training with this plan, from declared numbers and published measurements alone."""
 
     band: str | None = Field(
@@ -150,13 +131,13 @@ class Expectation(ApiRecord):
     example: str | None = Field(default=None, description="Path of an example image of this band on the service.")
 
 
-class PlanRecord(ApiRecord):
+class PlanRecord(schemas.ApiRecord):
     """Plan and cost of a job, computed from public parameters only."""
 
     recipe: RecipeName
-    dataset_id: DatasetId
+    dataset_id: schemas.DatasetId
     epsilon: float = Field(description="The requested epsilon.")
-    delta: Delta
+    delta: schemas.Delta
     unit: str = Field(description="The protected unit: one `record`, or all records of a `subject`.")
     adjacency: str = Field(description="Which datasets are neighbours: those that differ by one whole unit.")
     cost_nano: CostNano
@@ -169,7 +150,7 @@ class PlanRecord(ApiRecord):
     expectation: Expectation = Field(description="Expected result of the training.")
 
 
-class ProgressFacts(ApiRecord):
+class ProgressFacts(schemas.ApiRecord):
     """Progress of a running job. It contains only steps and costs that are planned from public numbers."""
 
     stage: str | None = Field(default=None, description="The current stage; null before the first.")
@@ -187,14 +168,14 @@ class ProgressFacts(ApiRecord):
     )
 
 
-class FailureFacts(ApiRecord):
+class FailureFacts(schemas.ApiRecord):
     """Reason why a job did not succeed, from a closed set."""
 
     code: str = Field(description="Stable code of the failure.")
     message: str = Field(description="The failure in a sentence, for people.")
 
 
-class OutcomeFacts(ApiRecord):
+class OutcomeFacts(schemas.ApiRecord):
     """The state of a job."""
 
     job_id: str = Field(description="The job.")
@@ -202,10 +183,10 @@ class OutcomeFacts(ApiRecord):
     failure: FailureFacts | None = Field(description="Why the job failed; null if it has not failed.")
 
 
-class PreviewRecord(OutcomeFacts, DatedRecord):
+class PreviewRecord(OutcomeFacts, schemas.DatedRecord):
     """A plan tried on public images with the declared shape; its state is the state of its job."""
 
-    dataset_id: DatasetId
+    dataset_id: schemas.DatasetId
     recipe: RecipeName
     epsilon: float = Field(description="Privacy loss at the account's delta.")
     options: RecordedOptions
@@ -225,10 +206,10 @@ class PreviewRecord(OutcomeFacts, DatedRecord):
     grid_ready: bool = Field(default=False, description="True once the grid of images is ready; accuracy follows.")
     verdict: str | None = Field(description="The forecast in words, with a warning if the noise hides much.")
     notes: list[str] = Field(description="Remarks on the plan, for people.")
-    finished_at: Minute | None = Field(description="When it ended; null before.")
+    finished_at: schemas.Minute | None = Field(description="When it ended; null before.")
 
 
-class ProgressRecord(ApiRecord):
+class ProgressRecord(schemas.ApiRecord):
     """Progress of a job."""
 
     state: State
@@ -239,7 +220,7 @@ class ProgressRecord(ApiRecord):
     sample_id: str | None = Field(description="The sample that the job generates; null for other jobs.")
 
 
-class JobRecord(ProgressRecord, DatedRecord):
+class JobRecord(ProgressRecord, schemas.DatedRecord):
     """A requested training, sampling or evaluation."""
 
     kind: str
@@ -260,8 +241,8 @@ class JobRecord(ProgressRecord, DatedRecord):
         "False before its first useful step: its charges stay spent, but there is nothing to publish."
     )
     blocked: FailureFacts | None = Field(description="Why it cannot start: `arming_stopped` or `installation_locked`.")
-    started_at: Minute | None = Field(description="When its first attempt began; null before.")
-    finished_at: Minute | None = Field(description="When it ended; null before.")
+    started_at: schemas.Minute | None = Field(description="When its first attempt began; null before.")
+    finished_at: schemas.Minute | None = Field(description="When it ended; null before.")
 
     @property
     def finished(self) -> bool:
@@ -278,22 +259,24 @@ class EventRecord(ProgressRecord):
 # --- sweeps ---------------------------------------------------------------------------------------------------------
 
 
-class TrialRequest(ApiRequest):
+class TrialRequest(schemas.ApiRequest):
     """One training of a sweep."""
 
     options: Options = Field(default_factory=dict)
-    epsilon: Epsilon | None = Field(default=None, description="Budget of this trial. Absent: that of the sweep.")
+    epsilon: schemas.Epsilon | None = Field(
+        default=None, description="Budget of this trial. Absent: that of the sweep."
+    )
 
 
-class SweepRequest(ApiRequest):
+class SweepRequest(schemas.ApiRequest):
     """Request a hyperparameter sweep. The cost of all trials is reserved atomically, or nothing is reserved."""
 
-    name: Name
-    dataset_id: Identifier = Field(description="Id of the dataset with the labelled images.")
-    recipe: Text = Field(RECIPE_USUAL, description="Name of the recipe; `GET /v1/recipes` lists all.")
-    epsilon: Epsilon | None = Field(default=None, description="Budget of each trial that states none.")
+    name: schemas.Name
+    dataset_id: schemas.Identifier = Field(description="Id of the dataset with the labelled images.")
+    recipe: schemas.Text = Field(RECIPE_USUAL, description="Name of the recipe; `GET /v1/recipes` lists all.")
+    epsilon: schemas.Epsilon | None = Field(default=None, description="Budget of each trial that states none.")
     trials: list[TrialRequest] = Field(min_length=TRIALS_MIN, max_length=TRIALS_MAX, description="In running order.")
-    evaluation_dataset_id: Identifier | None = Field(default=None, description="Public dataset to evaluate on.")
+    evaluation_dataset_id: schemas.Identifier | None = Field(default=None, description="Public dataset to evaluate on.")
 
 
 class TrialFacts(OutcomeFacts):
@@ -303,7 +286,7 @@ class TrialFacts(OutcomeFacts):
     epsilon: float = Field(description="Privacy loss at the account's delta.")
     reserved_nano: int = Field(description="Budget still reserved; 0 once the trial has ended.")
     charged_nano: int = Field(description="The charges so far, in nano-units of mu^2; they stay spent.")
-    spent_nano: SpentNano
+    spent_nano: schemas.SpentNano
     spent_epsilon: float = Field(description="Spent budget, as an epsilon at the account's delta.")
     accuracy: dict[str, float] | None = Field(description="Accuracy on public data, by classifier.")
     balanced_accuracy: dict[str, float] | None = Field(default=None, description="Mean of the classes' accuracies.")
@@ -316,22 +299,22 @@ class TrialFacts(OutcomeFacts):
         return (self.balanced_accuracy or self.accuracy or {}).get("cnn")
 
 
-class SweepTotals(ApiRecord):
+class SweepTotals(schemas.ApiRecord):
     """Sums over the trials, in nano-units of mu^2 and as epsilons at the account's delta."""
 
     cost_nano: CostNano
     reserved_nano: int = Field(description="Reserved for jobs under way, in nano-units of mu^2.")
-    spent_nano: SpentNano
+    spent_nano: schemas.SpentNano
     returned_nano: int = Field(description="Budget returned to the account, in nano-units of mu^2.")
     cost_epsilon: float = Field(description="The cost, as an epsilon at the account's delta.")
     spent_epsilon: float = Field(description="Spent budget, as an epsilon at the account's delta.")
 
 
-class SweepRecord(DatedRecord, NamedRecord):
+class SweepRecord(schemas.DatedRecord, schemas.NamedRecord):
     """A hyperparameter search. Every trial is charged; choosing the best trial on public data is free."""
 
-    account_id: AccountId
-    dataset_id: DatasetId
+    account_id: schemas.AccountId
+    dataset_id: schemas.DatasetId
     recipe: RecipeName
     state: str = Field(description="`open` while a trial or its evaluation is queued or running; else `ended`.")
     trials: list[TrialFacts] = Field(description="Its trainings, in the order in which they run.")
@@ -347,7 +330,7 @@ class SweepRecord(DatedRecord, NamedRecord):
 # --- recipes --------------------------------------------------------------------------------------------------------
 
 
-class RecipeRecord(ApiRecord):
+class RecipeRecord(schemas.ApiRecord):
     """A recipe of this service with all its options."""
 
     name: str = Field(description="Its name in the request of a job.")
@@ -373,7 +356,7 @@ class RecipeRecord(ApiRecord):
         return groups
 
 
-class RecipeList(ApiRecord):
+class RecipeList(schemas.ApiRecord):
     """Every recipe of the service."""
 
     items: list[RecipeRecord] = Field(description="The recipes.")

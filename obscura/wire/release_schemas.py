@@ -7,28 +7,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from obscura.wire import schemas
 from obscura.wire.formats import SampleFormat
 from obscura.wire.job_schemas import OutcomeFacts, RecipeName
-from obscura.wire.schemas import (
-    AccountId,
-    ApiRecord,
-    ApiRequest,
-    DatasetId,
-    DatedRecord,
-    Delta,
-    Identifier,
-    Minute,
-    NamedRecord,
-    ReasonRequest,
-    Text,
-)
 from obscura.wire.texts import SHARE_MAX, SHARE_MIN
 
 Proportion = Annotated[float, Field(ge=SHARE_MIN, le=SHARE_MAX)]
-Proportions = Annotated[dict[Text, Proportion], Field(min_length=1, max_length=1000)]
+Proportions = Annotated[dict[schemas.Text, Proportion], Field(min_length=1, max_length=1000)]
 
 
-class HistogramFacts(ApiRecord):
+class HistogramFacts(schemas.ApiRecord):
     """Released number of units per class: the true counts plus noise."""
 
     classes: list[str] = Field(description="Names of the classes, in the order of their labels.")
@@ -37,7 +25,7 @@ class HistogramFacts(ApiRecord):
     standard_error: float = Field(description="Standard error of each noisy count.")
 
 
-class MadeFacts(ApiRecord):
+class MadeFacts(schemas.ApiRecord):
     """Noisy releases of one stage: completed and planned."""
 
     made: int = Field(description="Noisy releases that were made.")
@@ -52,16 +40,16 @@ class IncompleteFacts(MadeFacts):
     stages: dict[str, MadeFacts] = Field(description="How many were made and planned, by stage.")
 
 
-class ReleaseRecord(DatedRecord, NamedRecord):
+class ReleaseRecord(schemas.DatedRecord, schemas.NamedRecord):
     """A published result of a training. Sampling a generator is free, forever."""
 
     kind: str = Field(description="`generator` (can generate images), `classifier` or `histogram`.")
     job_id: str = Field(description="The job.")
-    account_id: AccountId
-    dataset_id: DatasetId
+    account_id: schemas.AccountId
+    dataset_id: schemas.DatasetId
     recipe: RecipeName
     epsilon: float = Field(description="Cost of the release, at the account's delta.")
-    delta: Delta
+    delta: schemas.Delta
     unit: str = Field(description="The protected unit: one `record`, or all records of a `subject`.")
     classes: list[str] = Field(description="Names of the classes, in the order of their labels.")
     accuracy: dict[str, float] | None = Field(description="Accuracy in [0, 1] in the newest evaluation, by classifier.")
@@ -81,15 +69,15 @@ class ReleaseRecord(DatedRecord, NamedRecord):
         return accuracies.get("cnn", accuracies.get("classifier"))
 
 
-class EvaluationRequest(ApiRequest):
+class EvaluationRequest(schemas.ApiRequest):
     """Evaluate a release on a public dataset with the same classes and shape, for free."""
 
-    dataset_id: Identifier = Field(description="Id of the public dataset.")
+    dataset_id: schemas.Identifier = Field(description="Id of the public dataset.")
     samples: int | None = Field(default=None, ge=1, description="Images to generate and train classifiers on.")
     seed: int | None = Field(default=None, ge=0, lt=2**63, description="Public seed of samples and classifiers.")
 
 
-class SimilarityFacts(ApiRecord):
+class SimilarityFacts(schemas.ApiRecord):
     """Similarity of synthetic and public images, by one named extractor."""
 
     extractor: str = Field(
@@ -104,11 +92,11 @@ class SimilarityFacts(ApiRecord):
     images: int = Field(description="Number of images compared, of each kind.")
 
 
-class EvaluationRecord(OutcomeFacts, DatedRecord):
+class EvaluationRecord(OutcomeFacts, schemas.DatedRecord):
     """One evaluation of a release on a public dataset; its state is the state of its job."""
 
     release_id: str = Field(description="The release.")
-    dataset_id: DatasetId
+    dataset_id: schemas.DatasetId
     samples: int | None = Field(
         description="Number of synthetic images that were measured; null unless the release is a generator."
     )
@@ -121,14 +109,16 @@ class EvaluationRecord(OutcomeFacts, DatedRecord):
     accuracy_real: float | None = Field(
         description="Accuracy of the CNN trained on half of the public images, measured on the other half."
     )
-    finished_at: Minute | None = Field(description="When it ended; null before.")
+    finished_at: schemas.Minute | None = Field(description="When it ended; null before.")
 
 
-class SampleRequest(ApiRequest):
+class SampleRequest(schemas.ApiRequest):
     """Generate synthetic images. The seed is public: the same request returns the same bytes."""
 
     count: int = Field(ge=1, description="Number of images.")
-    classes: list[Text] | None = Field(default=None, min_length=1, max_length=1000, description="Classes to generate.")
+    classes: list[schemas.Text] | None = Field(
+        default=None, min_length=1, max_length=1000, description="Classes to generate."
+    )
     proportions: Proportions | Literal["stated"] | None = Field(
         default=None,
         description="Instead of `classes`: a number for each class to generate; only the ratios matter. `stated`: the "
@@ -138,7 +128,7 @@ class SampleRequest(ApiRequest):
     format: SampleFormat = Field(description="File format.")
 
 
-class SampleRecord(OutcomeFacts, DatedRecord):
+class SampleRecord(OutcomeFacts, schemas.DatedRecord):
     """A set of synthetic images, which can be downloaded after its job has succeeded."""
 
     release_id: str = Field(description="The release.")
@@ -149,19 +139,23 @@ class SampleRecord(OutcomeFacts, DatedRecord):
     format: str = Field(description="File format.")
     sha256: str | None = Field(description="SHA-256 of the file; null until the file exists.")
     bytes: int | None = Field(description="Size of the file.")
-    removed_at: Minute | None = Field(default=None, exclude_if=operator.not_, description="When the file expired.")
+    removed_at: schemas.Minute | None = Field(
+        default=None, exclude_if=operator.not_, description="When the file expired."
+    )
 
 
-class ShareRequest(ReasonRequest):
+class ShareRequest(schemas.ReasonRequest):
     """Request to share a release with another project, or with all. Another person must approve."""
 
-    project_id: Identifier | None = Field(default=None, description="The other project. Absent: all, now and later.")
+    project_id: schemas.Identifier | None = Field(
+        default=None, description="The other project. Absent: all, now and later."
+    )
 
 
-class ShareRecord(DatedRecord):
+class ShareRecord(schemas.DatedRecord):
     """Access of another project, or of all projects, to a release."""
 
     release_id: str = Field(description="The release.")
     project_id: str | None = Field(description="The other project; null for all projects.")
     project_name: str | None = Field(description="Name of the other project.")
-    ended_at: Minute | None = Field(description="When sharing was ended; null while it is shared.")
+    ended_at: schemas.Minute | None = Field(description="When sharing was ended; null while it is shared.")

@@ -25,8 +25,6 @@ EARLY_ENDS: Final[Mapping[str, str]] = {
     "training_failed": "it failed",
     "out_of_memory": "memory ran out",
 }
-
-
 # Invisible letters and marks, besides the control and format characters of Unicode.
 INVISIBLE: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
 

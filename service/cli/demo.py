@@ -154,12 +154,6 @@ def run_demo(
         done("evaluation")
         runs = [_row(first_plan, first, seconds["first_job"]), _row(plan, release, seconds["job"])]
         (out / "privacy_card.json").write_text(json.dumps(release.card(), indent=2) + "\n", "utf-8")
-        paths = {
-            "download": str(download),
-            "grid": str(out / "synthetic" / "grid.png"),
-            "report": str(release.save_report(out / "report.html")),
-            "privacy_card": str(out / "privacy_card.json"),
-        }
         balance = client.accounts.get(account.id).balance
         summary = {
             "dataset": found.name,
@@ -177,7 +171,10 @@ def run_demo(
             "spent_epsilon": balance.spent_epsilon,
             "seconds": seconds,
             "downloaded_images": count,
-            **paths,
+            "download": str(download),
+            "grid": str(out / "synthetic" / "grid.png"),
+            "report": str(release.save_report(out / "report.html")),
+            "privacy_card": str(out / "privacy_card.json"),
             "release": release.id,
             "artifact_sha256": release.artifact_sha256,
         }

@@ -120,7 +120,17 @@ def look_around(folder: Path) -> Iterator[Finding]:
         yield _storage(settings)
     else:
         yield Finding("storage", "missing", "not checked: without a database its installation is unknown")
-    yield _trainer(settings)
+    if settings.mode == "celery":
+        workers = "workers run elsewhere: celery --app workers.supervise.app inspect ping"
+        yield Finding("supervisor", "ok", workers)
+    elif find_spec("torch") is None:
+        yield Finding("supervisor", "bad", f"a service here cannot train: pip install '{WORKER}'")
+    elif (running := running_at(settings.data_dir)) is not None:
+        yield Finding("supervisor", "ok", f"trains beside the service at {running}")
+    elif is_occupied(settings.data_dir):
+        yield Finding("supervisor", "bad", "a service runs on this folder, but does not answer yet: try again")
+    else:
+        yield Finding("supervisor", "missing", "no service runs on this folder, so nothing is trained: obscura up")
 
 
 def _database(settings: Settings) -> Finding:
@@ -175,16 +185,3 @@ def _storage(settings: Settings) -> Finding:
     if own_id != kept:
         return Finding("storage", "bad", f"{where} belongs to installation {kept}, but the database to {own_id}")
     return Finding("storage", "ok", f"{where}, of this database's installation")
-
-
-def _trainer(settings: Settings) -> Finding:
-    if settings.mode == "celery":
-        return Finding("supervisor", "ok", "workers run elsewhere: celery --app workers.supervise.app inspect ping")
-    if find_spec("torch") is None:
-        return Finding("supervisor", "bad", f"a service here cannot train: pip install '{WORKER}'")
-    running = running_at(settings.data_dir)
-    if running is None and is_occupied(settings.data_dir):
-        return Finding("supervisor", "bad", "a service runs on this folder, but does not answer yet: try again")
-    if running is None:
-        return Finding("supervisor", "missing", "no service runs on this folder, so nothing is trained: obscura up")
-    return Finding("supervisor", "ok", f"trains beside the service at {running}")
