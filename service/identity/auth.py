@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import BindParameter, ColumnElement, Select, bindparam, case, delete, exists, func, not_, select, update
+from sqlalchemy import BindParameter, ColumnElement, Select, bindparam, delete, exists, func, not_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -389,8 +389,7 @@ class KeyUses(Background):
                 with transaction(self._factory) as session:
                     for key_id, hour in sorted(hours.items()):  # in a fixed order, to avoid deadlocks between processes
                         earlier = ApiKey.last_used_at.is_(None) | (ApiKey.last_used_at < hour)
-                        used = case((ApiKey.created_at > hour, ApiKey.created_at), else_=hour)
-                        session.execute(update(ApiKey).where(ApiKey.id == key_id, earlier).values(last_used_at=used))
+                        session.execute(update(ApiKey).where(ApiKey.id == key_id, earlier).values(last_used_at=hour))
         except SQLAlchemyError:
             with self._lock:
                 self._unwritten = hours | self._unwritten

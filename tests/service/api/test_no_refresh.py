@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import obscura.cli
 import service.cli
 from obscura.cli.app import app
+from obscura.wire.job_schemas import NEW_ACCOUNT
 from obscura.wire.schemas import BalanceFacts
 from service import ledger
 from service.cli import ledger as ledger_commands
@@ -110,6 +111,8 @@ def test_no_request_returns_what_was_spent(served, watched):
     ask("POST", "/v1/decisions/{request_id}/approve", client=alice, **asked())
     ask("POST", "/v1/keys/{key_id}/request-revocation", why, client=alice, key_id=served.key_id("bob"))
     declared = DATASET | {"visibility": "private", **account}
+    first = {"account": ACCOUNT | {"name": "planned"}, "dataset": declared | {"account_id": NEW_ACCOUNT}}
+    ask("POST", "/v1/accounts/first-plan", first | {"recipe": "class_histogram", "epsilon": 0.1})
     dataset = {"dataset_id": ask("POST", "/v1/datasets", declared)["id"]}
     ask("PUT", "/v1/datasets/{dataset_id}/content", **dataset, params={"format": "npz"}, content=npz(10))
     order: dict[str, Any] = {**dataset, "recipe": "datalens", "epsilon": 0.1, "options": {"teachers": 10, "top_k": 4}}

@@ -17,6 +17,7 @@ from obscura.client import Job
 from obscura.wire.job_schemas import BudgetFacts, Expectation, PlanRecord, RecipeList, StageFacts
 from privacy.accounting.filter import open_filter
 from privacy.plans.expectations import expect
+from privacy.plans.moments import SEEN
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import RECIPES, build_plan
 from service.cli import installed_recipes
@@ -67,7 +68,9 @@ def test_a_plan_says_what_to_expect_and_how_to_afford_it():
     expected = expected.model_copy(update={"example": "/static/outlines_grey.png"})
     poor = dict.fromkeys(BudgetFacts.model_fields, 1.25) | {"account_id": "acc_x", "left_nano": 1, "left_after_nano": 1}
     budget = BudgetFacts.model_validate(poor | {"affordable": False})
-    text = shown(made, expectation=expected, budget=budget, notes=list(made.notes))
+    text = shown(
+        made, expectation=expected, budget=budget, notes=[note for note in made.notes if note not in SEEN.values()]
+    )
     assert "\n".join(expected.summary) in text
     assert "https://obscura.test/static/outlines_grey.png" in text
     assert "Lower --epsilon to at most 1.25." in text

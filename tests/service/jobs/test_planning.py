@@ -191,7 +191,7 @@ def test_what_was_found_is_kept_once(shop):
     ("changes", "says"),
     [
         ({"recipe": "class_histogram"}, "publishes counts"),
-        ({"epsilon": 0.0}, "above 0"),
+        ({"epsilon": 0.0}, "must be positive and finite"),
         ({"recipe": "nothing"}, "cannot be planned"),
         ({"named": "own"}, "must be a public dataset"),
         ({"named": "narrow"}, "has 1 classes"),
