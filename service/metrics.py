@@ -11,7 +11,15 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    disable_created_metrics,
+    generate_latest,
+)
 from sqlalchemy import func, select
 
 from obscura.wire.schemas import minutes_between
@@ -23,6 +31,9 @@ from service.db.session import SessionFactory, transaction
 from service.ledger.stops import arming_stops
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+disable_created_metrics()  # they state the moment of the first request of each route
 
 
 class Metrics:

@@ -73,6 +73,8 @@ def accept(
     if epsilon is not None and not epsilon >= 0:
         raise InvalidInput(f"The smallest epsilon to record is {epsilon:g}. It must be 0 or more.")
     reason = short_reason(reason)
+    with transaction(factory, read_only=True) as session:
+        account_id = session.scalar(select(ledger.Account.id).where(ledger.Account.name == account_id)) or account_id
     loss = _loss_of(settings, factory, account_id, given)
     with transaction(factory) as session:
         key = decisions.acting_key(session, auth.authenticate(session, token, now=now).id)

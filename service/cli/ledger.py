@@ -85,7 +85,7 @@ def verify(
 @ledger.command("accept")
 def accept(
     context: typer.Context,
-    account: Annotated[str, typer.Argument(help="The account's id, as `obscura ledger verify` lists it.")],
+    account: Annotated[str, typer.Argument(help="Name or id. `obscura ledger verify` lists the ids.")],
     reason: Annotated[str, typer.Option("--reason", help="Recorded in the log.")] = "restored from a backup",
     receipt: Receipts = None,
     epsilon: Annotated[

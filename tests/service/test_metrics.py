@@ -180,6 +180,12 @@ def test_the_page_reviews_every_metric_and_no_other(metrics):
     assert reviewed == set(re.findall(r"^# TYPE (\S+)", metrics.render().decode(), flags=re.MULTILINE))
 
 
+def test_no_metric_tells_when_a_route_was_first_requested(metrics):
+    metrics.count("PUT", "/v1/datasets/{dataset_id}/content", 200, 0.1)
+    metrics.count("GET", "/v1/jobs", 200, 0.1)
+    assert not [name for name in told(metrics) if "_created" in name]
+
+
 # --- logs -------------------------------------------------------------------------------------------------------------
 
 
