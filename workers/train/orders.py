@@ -111,12 +111,11 @@ def read_training(session: Session, attempt: Attempt) -> Training:
     secret = jobs.secret_of(session, job_id=job.id, attempt=attempt.number)
     ledger.require_unchanged(session, job, secret.hex())
     plan = plan_from_json(job.plan)
-    anchors_id = plan.config.needed_anchors
     return Training(
         job=job,
         account=account,
         dataset=dataset,
-        anchors=public_dataset(session, anchors_id) if anchors_id else None,
+        anchors=anchors_of(session, plan),
         plan=plan,
         facts=jobs.facts_of(dataset, account),
         hold_id=job.hold_id,
@@ -124,6 +123,11 @@ def read_training(session: Session, attempt: Attempt) -> Training:
         charged_nano=ledger.get_hold(session, job.hold_id).charged_nano,
         secret=secret,
     )
+
+
+def anchors_of(session: Session, plan: Plan) -> Dataset | None:
+    anchors_id = plan.config.needed_anchors
+    return public_dataset(session, anchors_id) if anchors_id else None
 
 
 def public_dataset(session: Session, dataset_id: str) -> Dataset:

@@ -73,8 +73,7 @@ def run(context: orders.Context) -> None:
         plan = plan_from_json(job.plan)
         facts = jobs.facts_of(session.get_one(Dataset, job.dataset_id), ledger.get_account(session, job.account_id))
         named = None if job.evaluation_dataset_id is None else orders.public_dataset(session, job.evaluation_dataset_id)
-        anchors_id = plan.config.needed_anchors
-        anchors = orders.public_dataset(session, anchors_id) if anchors_id else None
+        anchors = orders.anchors_of(session, plan)
     parts = inputs.public_parts(context, plan, anchors)
     public: PublicSet | None = None
     if named is not None:
