@@ -52,7 +52,12 @@ class LinearTeachers(_ClosedForm):
     """N linear teachers, which store the mean record of each class. PRIVATE."""
 
     def __init__(
-        self, shards: Shards, classes: int, teachers: slice = slice(None), *, device: torch.device | str = "cpu"
+        self,
+        shards: Shards,
+        classes: int,
+        teachers: slice = slice(None),
+        *,
+        device: torch.device | str = "cpu",
     ) -> None:
         super().__init__(shards, classes, teachers, device, _LINEAR_BLOCK_BYTES)
         self._means = shards.means(classes, teachers).to(self.device)  # (N, classes, d)
@@ -109,8 +114,9 @@ class KernelTeachers(_ClosedForm):
         pulls = self._near(shown, at) * same
         crowd = ((pulls.T @ shown - pulls.sum(0)[:, None] * at) / same.sum(0).clamp(min=1)[:, None]).float()
         for block in blocks(self.teachers, self._block_bytes // (4 * images.numel())):
-            own = slice(self._first + block.start, self._first + block.stop)
-            rows, own_labels, owner = self._shards.records_of(own)
+            rows, own_labels, owner = self._shards.records_of(
+                slice(self._first + block.start, self._first + block.stop)
+            )
             records = rows.to(self.device).double()  # (r, d) bytes
             weights = self._near(records, at, _GRID)  # (r, m) integers
             record, image = (own_labels.to(self.device)[:, None] == labels).nonzero(as_tuple=True)  # (e,)

@@ -193,7 +193,9 @@ def _character_copies(
     prototypes: Tensor, labels: Tensor, shape: tuple[int, int, int], stream: torch.Generator
 ) -> Tensor:
     """Return images (b, c, h, w) in [0, 1]: light ink on dark paper if grey, otherwise two random colours."""
-    b, (channels, height, width) = len(labels), shape
+    channels, height, width = shape
+    b = len(labels)
+
     uniform = partial(torch.rand, generator=stream)
     move = torch.zeros(b, 2, 3)
     move[:, 0, 0], move[:, 1, 1] = 1 + _STRETCH * (2 * uniform(2, b) - 1)
@@ -210,7 +212,9 @@ def _character_copies(
 
 def _pattern_copies(prototypes: Tensor, labels: Tensor, shape: tuple[int, int, int], stream: torch.Generator) -> Tensor:
     """Return images (b, c, h, w) in [0, 1]: copies of their class's pattern, behind clutter."""
-    b, (channels, height, width) = len(labels), shape
+    channels, height, width = shape
+    b = len(labels)
+
     uniform = partial(torch.rand, generator=stream)
     scale = 0.5 * (1 + _SCALE * (uniform(b) - 0.5))
     move = torch.zeros(b, 2, 3)

@@ -76,9 +76,13 @@ def check(receipt: Any, fingerprint: str) -> dict[str, Any]:
         raise Refused("its signature does not match: something in it was changed") from None
     entry, account = statement["entry"], statement["account"]
     require(set(entry) == ENTRY and set(account) == ACCOUNT, "its entry or account has missing or unknown fields")
-    digest, paying = hashlib.sha256(canonical(entry)).hexdigest(), (entry["kind"], entry["account_id"])
-    require(digest == statement["entry_hash"], "its entry does not match the stated hash")
-    require(paying == ("capture", account["id"]), "its entry is not the account's payment")
+    require(
+        hashlib.sha256(canonical(entry)).hexdigest() == statement["entry_hash"],
+        "its entry does not match the stated hash",
+    )
+    require(
+        entry["kind"] == "capture" and entry["account_id"] == account["id"], "its entry is not the account's payment"
+    )
     require(entry["details"]["artifact_sha256"] == statement["artifact_sha256"], "its entry has a different artifact")
     require(entry["details"]["release"]["id"] == statement["release_id"], "its entry pays for a different release")
     for name in ("capacity_nano", "spent_nano"):

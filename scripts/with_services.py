@@ -82,8 +82,9 @@ class PostgresServer:
     """
 
     def __init__(self, folder: Path, *options: str) -> None:
-        folders = Path("/usr/lib/postgresql").glob("*/bin")
-        debian = sorted(folders, key=lambda path: float(path.parent.name), reverse=True)
+        debian = sorted(
+            Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name), reverse=True
+        )
         found = shutil.which("initdb", path=os.pathsep.join([os.environ["PATH"], *map(str, debian)]))
         # PostgreSQL refuses to run as root; Debian's package has a user for it.
         self._as_user = [] if os.geteuid() else ["runuser", "-u", "postgres", "--"]
