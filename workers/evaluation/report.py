@@ -67,7 +67,20 @@ def write_report(
         images: sample of the release, uint8 (n, h, w) or (n, h, w, c). Synthetic: the report shows them.
         technical: versions, config digest, hardware and similar facts, in display order.
     """
-    labels, classes = np.asarray(labels, dtype=np.int64), release["classes"]
+    labels = np.asarray(labels, dtype=np.int64)
+    document = {
+        "release": release,
+        "synthetic": {**asdict(measure(images, labels, release["classes"])), "mode_collapse_rule": MODE_COLLAPSE_RULE},
+        "technical": dict(technical or {}),
+        "pictures": _pictures(images, labels, release["classes"], encode),
+    }
+    text = json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True)
+    (directory / "report.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _pictures(
+    images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], classes: Sequence[str], encode: Encode
+) -> dict[str, Any]:
     pixels = images[..., None] if images.ndim == 3 else images  # (n, h, w, c)
 
     def uri(members: npt.NDArray[Any]) -> str:
@@ -80,16 +93,10 @@ def write_report(
         some = len(members) > 0
         mean = uri(members.mean(axis=0, keepdims=True)) if some else None
         shown.append({"name": name, "strip": uri(members[:SAMPLES_PER_CLASS]) if some else None, "mean": mean})
-    firsts = range(len(labels))[:FIRST_IMAGES]
-    first = [{"name": classes[labels[at]], "image": uri(pixels[at : at + 1])} for at in firsts]
-    document = {
-        "release": release,
-        "synthetic": {**asdict(measure(images, labels, classes)), "mode_collapse_rule": MODE_COLLAPSE_RULE},
-        "technical": dict(technical or {}),
-        "pictures": {"first": first, "classes": shown},
-    }
-    text = json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True)
-    (directory / "report.json").write_text(text + "\n", encoding="utf-8")
+    first = [
+        {"name": classes[labels[at]], "image": uri(pixels[at : at + 1])} for at in range(min(FIRST_IMAGES, len(labels)))
+    ]
+    return {"first": first, "classes": shown}
 
 
 @dataclass(frozen=True)
@@ -175,8 +182,9 @@ def draw_grid(images: npt.NDArray[np.uint8], classes: Sequence[str], encode: Enc
 
     left = MARGIN_PIXELS + label_width + LABEL_GAP_PIXELS
     row_height = rows[0].height + GAP_PIXELS
-    size = left + rows[0].width + MARGIN_PIXELS, 2 * MARGIN_PIXELS + row_height * len(rows) - GAP_PIXELS
-    sheet = Image.new("RGB", size, PAPER)
+    sheet = Image.new(
+        "RGB", (left + rows[0].width + MARGIN_PIXELS, 2 * MARGIN_PIXELS + row_height * len(rows) - GAP_PIXELS), PAPER
+    )
     draw = ImageDraw.Draw(sheet)
     for index, (label, row) in enumerate(zip(labels, rows, strict=True)):
         top = MARGIN_PIXELS + index * row_height

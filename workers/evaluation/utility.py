@@ -16,7 +16,14 @@ from typing import Self
 import torch
 from torch import nn
 
-from models import classifiers
+from models.classifiers import (
+    ClassifierKind,
+    Dropout,
+    between_layers,
+    build_classifier,
+    logits_in_batches,
+    mixed_precision,
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ _TOGETHER, _PIXELS_TOGETHER = 2000, 2**22  # images, and pixels in all, per forw
 _SEEDING = Lock()  # torch's random stream is shared by all threads
 EPOCHS_MAX = 20  # epochs, at most, on a small synthetic set
 
-TRAINING: dict[classifiers.ClassifierKind, ClassifierTraining] = {
+TRAINING: dict[ClassifierKind, ClassifierTraining] = {
     "logistic_regression": ClassifierTraining(300_000, learning_rate=2e-3, weight_decay=1e-4),
     "mlp": ClassifierTraining(300_000, learning_rate=2e-3, weight_decay=1e-4),
     "cnn": ClassifierTraining(360_000, learning_rate=3e-3, weight_decay=1e-3),
@@ -107,7 +114,7 @@ def as_seen(images: torch.Tensor) -> torch.Tensor:
 
 
 def train_and_test(
-    kind: classifiers.ClassifierKind,
+    kind: ClassifierKind,
     train_images: torch.Tensor,
     train_labels: torch.Tensor,
     test_images: torch.Tensor,
@@ -136,7 +143,7 @@ def train_and_test(
     _, channels, height, width = train_images.shape
     with _SEEDING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = classifiers.build_classifier(kind, channels=channels, height=height, width=width, classes=classes)
+        model = build_classifier(kind, channels=channels, height=height, width=width, classes=classes)
     on_processor, stream = torch.device(device).type == "cpu", torch.Generator().manual_seed(seed)
     with nullcontext() if on_processor else torch.random.fork_rng():
         if not on_processor:
@@ -144,9 +151,9 @@ def train_and_test(
         training = TRAINING[kind]
         model = fit(model, training, train_images, train_labels, stream=stream, device=device, epochs=epochs, look=look)
         steps = training.steps(len(train_images), epochs)
-        with classifiers.between_layers(model.modules(), lambda: look(steps, steps)):
+        with between_layers(model.modules(), lambda: look(steps, steps)):
             parts = (_unit_interval(part.to(device)) for part in torch.split(test_images, _together(test_images)))
-            predicted = torch.cat([classifiers.logits_in_batches(model, part).argmax(dim=1).cpu() for part in parts])
+            predicted = torch.cat([logits_in_batches(model, part).argmax(dim=1).cpu() for part in parts])
     return Utility.of(test_labels.cpu(), predicted, classes)
 
 
@@ -175,10 +182,10 @@ def fit(
     model.train()
     if torch.device(device).type == "cpu":
         for layer in model.modules():
-            if isinstance(layer, classifiers.Dropout):
+            if isinstance(layer, Dropout):
                 layer.stream = stream
     order, done = torch.empty(0), 0
-    with classifiers.between_layers(model.modules(), lambda: look(done, steps)):
+    with between_layers(model.modules(), lambda: look(done, steps)):
         for step in range(steps):
             if step % steps_per_epoch == 0:
                 order = torch.randperm(n, generator=stream)
@@ -187,7 +194,7 @@ def fit(
             optimizer.zero_grad(set_to_none=True)
             for part in torch.split(index, _together(images)):
                 seen = _unit_interval(images[part].to(device)).contiguous(memory_format=torch.channels_last)
-                with classifiers.mixed_precision(device):
+                with mixed_precision(device):
                     logits = model(seen)
                 loss = nn.functional.cross_entropy(logits.float(), labels[part].to(device)) * (len(part) / batch)
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -198,6 +205,7 @@ def fit(
 
 
 def _together(images: torch.Tensor) -> int:
+    """Return how many images (n, c, h, w) to process in one pass, so that memory is bounded."""
     return max(1, min(_TOGETHER, _PIXELS_TOGETHER // (images.shape[2] * images.shape[3])))
 
 

@@ -70,8 +70,7 @@ def followed(context: Context, processes: int) -> Iterator[torch.device]:
     if processes == 1:
         yield context.device
         return
-    job_id = context.attempt.job_id
-    scratch = context.settings.work_path / job_id
+    scratch = context.settings.work_path / context.attempt.job_id
     make_private_folder(scratch)
     meeting = Path(mkdtemp(prefix=f"meeting.{context.attempt.number}.", dir=scratch))  # readable by this user alone
     followers: list[subprocess.Popen[bytes]] = []
@@ -79,11 +78,18 @@ def followed(context: Context, processes: int) -> Iterator[torch.device]:
     watch = threading.Thread(target=_watch, args=(context, followers, over), name="obscura-ranks-watch", daemon=True)
     try:
         for rank in range(1, processes):
-            options: dict[str, object] = {"--job": job_id, "--attempt": context.attempt.number, "--rank": rank}
-            options |= {"--processes": processes, "--meeting": meeting, "--runner": os.getpid()}
+            options = {
+                "--job": context.attempt.job_id,
+                "--attempt": context.attempt.number,
+                "--rank": rank,
+                "--processes": processes,
+                "--meeting": meeting,
+                "--runner": os.getpid(),
+            }
             command = [*FOLLOWER_COMMAND, *(str(word) for pair in options.items() for word in pair)]
             follower = subprocess.Popen(command, stdin=subprocess.DEVNULL)  # it inherits the runner's environment
             followers.append(follower)
+            job_id = context.attempt.job_id
             get_logger(__name__).info("follower_started", job_id=job_id, rank=rank, pid=follower.pid)
         watch.start()
         share_cores(processes)

@@ -75,6 +75,8 @@ class SampleFile:
             c]) uint8, `labels` (n,) int64 and `classes` (text); a zip of a Parquet file with the columns `image` (PNG)
             and `label`; or a WebDataset tar.
         title: name of the release, used as heading of the README.
+        card: the release's privacy card (JSON-able).
+        release_id: the release that generates the images.
         sign: signs the provenance of each image (`obscura.wire.provenance`).
     """
 
@@ -84,8 +86,11 @@ class SampleFile:
     release_id: str
     sign: provenance.Sign
 
+    def signed(self, content: Mapping[str, Any]) -> dict[str, str]:
+        return provenance.mark(self.release_id, content, self.sign)
+
     def encode(self, image: Image.Image) -> bytes:
-        return provenance.encode_png(image, provenance.mark(self.release_id, provenance.content_of(image), self.sign))
+        return provenance.encode_png(image, self.signed(provenance.content_of(image)))
 
 
 _Drawn = Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]  # as `draw` yields
@@ -141,8 +146,7 @@ def _write_arrays(archive: Archive, request: SampleRequest, drawn: _Drawn, file:
         with archive.open(name) as entry:
             npy_format.write_array(entry, array, version=(1, 0))
         digests[name] = entry.digest.hexdigest()
-    signed = provenance.mark(file.release_id, {"files": digests}, file.sign)
-    document = {"digital_source_type": provenance.SOURCE_TYPE, **signed}
+    document = {"digital_source_type": provenance.SOURCE_TYPE, **file.signed({"files": digests})}
     archive.add(provenance.PROVENANCE_FILE, (json.dumps(document, indent=2) + "\n").encode())
 
 

@@ -23,7 +23,6 @@ from workers.train.inputs import HeldBudget
 from workers.train.orders import Context
 
 REPORTS_MAX = 100  # of one stage
-Place = tuple[int, int]  # a position in a job: the current piece and its finished steps; all earlier pieces are done
 
 
 @dataclass
@@ -71,18 +70,24 @@ class ReportedProgress:
         hundredth = step * REPORTS_MAX // max(steps, 1)
         if self._reported != (stage, steps, hundredth):
             self._reported = stage, steps, hundredth
-            place = find_place(self.work, self._place, stage, step, steps)
-            if place is not None:
-                self._place, now = place, self.clock()
-                self._began = self._began or (now, place)
-                began, first = self._began
-                self._left = seconds_left(self.work, first, place, int(now - began), self._left)
-            report = {"stage": stage, "step": step, "steps": steps, "eta_seconds": self._left}
+            report = {"stage": stage, "step": step, "steps": steps, "eta_seconds": self._eta(stage, step, steps)}
             spent = {} if budget is None else budget.in_numbers()
             # If the database is briefly unavailable, a report is lost but the training continues; charges are stricter.
             with suppress(OperationalError, InterfaceError), transaction(factory) as session:
                 jobs.report_progress(session, **attempt, progress={**report, **spent})
         return budget is not None and budget.closed
+
+    def _eta(self, stage: str, step: int, steps: int) -> int | None:
+        place = find_place(self.work, self._place, stage, step, steps)
+        if place is None:
+            return self._left
+        self._place = place
+        now = self.clock()
+        if self._began is None:
+            self._began = now, place
+        began, first = self._began
+        self._left = seconds_left(self.work, first, place, int(now - began), self._left)
+        return self._left
 
 
 _KNOWN_SECONDS = 5  # minimum time to measure a pace, because time is in whole seconds
@@ -92,25 +97,32 @@ _LONGEST_SECONDS = 10**9  # thirty years; a larger estimate has no meaning
 _COARSE = ((60, 5), (600, 15), (3600, 60), (math.inf, 300))
 
 
+@dataclass(frozen=True)
+class Place:
+    """A position in a job: the current piece and its finished steps. All earlier pieces are done."""
+
+    piece: int
+    step: int
+
+
 def find_place(pieces: Sequence[Piece], last: Place | None, stage: str, step: int, steps: int) -> Place | None:
     """Return the position in the job that a report describes, or None if it matches no remaining piece.
 
     If the step is lower than in the stage's last report, another piece of that name has begun.
     """
-    start, last_step = last or (0, step)
-    if step < last_step and (stage, steps) == (pieces[start].stage, pieces[start].steps):
+    start = 0 if last is None else last.piece
+    if last is not None and step < last.step and (stage, steps) == (pieces[start].stage, pieces[start].steps):
         start += 1
     for index in range(start, len(pieces)):
         if (pieces[index].stage, pieces[index].steps) == (stage, steps):
-            return index, min(max(step, 0), steps)
+            return Place(index, min(max(step, 0), steps))
     return None
 
 
 def work_done(pieces: Sequence[Piece], place: Place) -> float:
     """Return the work that is completed at a position, in the pieces' unit."""
-    current, step = place
-    piece = pieces[current]
-    return sum(earlier.work for earlier in pieces[:current]) + piece.work * step / max(piece.steps, 1)
+    piece = pieces[place.piece]
+    return sum(earlier.work for earlier in pieces[: place.piece]) + piece.work * place.step / max(piece.steps, 1)
 
 
 def seconds_left(

@@ -103,8 +103,7 @@ def test_of_a_rare_class_a_preview_tells_that_it_is_not_recognised():
     found = {}
     for shares in ("", "4000,20"):
         plan = plan_of("moments", {"class_fractions": shares} if shares else {}, facts=facts, epsilon=4.0)
-        stated = plan.config.stated_fractions(facts.classes)
-        stand_in = find_stand_in(facts, shares=None if stated is None else tuple(stated.values()))
+        stand_in = find_stand_in(facts, shares=previewing.shares_of(plan, facts))
         found[shares] = forecast(plan, facts, stand_in, TRAINERS["moments"], samples=1000, epochs=8)
         assert found[shares].stated == bool(shares)
         assert set(found[shares].by_class) == {"normal", "sick"}

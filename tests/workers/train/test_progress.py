@@ -15,7 +15,7 @@ from workers.recipes.interface import Piece
 from workers.train.drawing import drawing_work
 from workers.train.measuring import evaluation_work
 from workers.train.process import trace_of
-from workers.train.progress import find_place, seconds_left, work_done
+from workers.train.progress import Place, find_place, seconds_left, work_done
 
 PIECES = (Piece("features", 118, 60.0), Piece("steps", 300, 30.0), Piece("draw", 100, 1.0), Piece("draw", 2000, 9.0))
 WHOLE = sum(piece.work for piece in PIECES)
@@ -28,7 +28,7 @@ def estimates(pieces: tuple[Piece, ...], pace: Any) -> list[int | None]:
     for index, piece in enumerate(pieces):
         for step in range(piece.steps + 1):
             place = find_place(pieces, place, piece.stage, step, piece.steps)
-            assert place == (index, step)
+            assert place == Place(index, step)
             first = first or place
             left = seconds_left(pieces, first, place, int(seconds), left)
             shown.append(left)
@@ -54,19 +54,19 @@ def test_uneven_pace_is_not_shown_but_a_wrong_weight_is_mended():
 
 
 def test_nothing_is_said_while_nothing_is_known():
-    start = (0, 0)
+    start = Place(0, 0)
     assert seconds_left(PIECES, start, start, 100) is None
-    assert seconds_left(PIECES, start, (0, 5), 4) is None
-    assert seconds_left(PIECES, start, (0, 59), 30) == 75  # 70 more, said coarsely
+    assert seconds_left(PIECES, start, Place(0, 5), 4) is None
+    assert seconds_left(PIECES, start, Place(0, 59), 30) == 75  # 70 more, said coarsely
     assert find_place(PIECES, None, "another stage", 0, 1) is None
     assert find_place((), None, "draw", 0, 100) is None
 
 
 def test_an_attempt_that_goes_on_from_a_checkpoint_counts_its_own_time():
     resumed = find_place(PIECES, None, "steps", 100, 300)
-    assert resumed == (1, 100)
+    assert resumed == Place(1, 100)
     assert work_done(PIECES, resumed) == 70.0
-    assert seconds_left(PIECES, resumed, (1, 200), 10) == 20
+    assert seconds_left(PIECES, resumed, Place(1, 200), 10) == 20
 
 
 def test_pieces_of_one_name_are_told_apart():
@@ -75,7 +75,7 @@ def test_pieces_of_one_name_are_told_apart():
     for index, (stage, steps) in enumerate([("draw", 10), ("evaluate", 100)] * 2):
         for step in (0, steps // 2, steps):
             place = find_place(twice, place, stage, step, steps)
-            assert place == (index, step)
+            assert place == Place(index, step)
 
 
 @given(
@@ -85,7 +85,7 @@ def test_pieces_of_one_name_are_told_apart():
 def test_it_is_never_negative(sizes, piece, step, elapsed, before):
     pieces = tuple(Piece(f"stage {n}", steps, work) for n, (steps, work) in enumerate(sizes))
     index = min(piece, len(pieces) - 1)
-    left = seconds_left(pieces, (0, 0), (index, min(step, pieces[index].steps)), elapsed, before)
+    left = seconds_left(pieces, Place(0, 0), Place(index, min(step, pieces[index].steps)), elapsed, before)
     assert left is None or left >= 0
 
 

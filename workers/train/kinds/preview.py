@@ -78,8 +78,7 @@ def run(context: orders.Context) -> None:
     public: PublicSet | None = None
     if named is not None:
         public = *Vault.of(context.settings).open_dataset(named.id), tuple(named.classes), named.name
-    stated = plan.config.stated_fractions(facts.classes)
-    stand_in = find_stand_in(facts, public, None if stated is None else tuple(stated.values()), context.alive)
+    stand_in = find_stand_in(facts, public, shares_of(plan, facts), context.alive)
     samples, seconds = samples_for(facts), _CNN_SECONDS * measuring.as_classifiers_see(facts).size
     after = [Piece(stage, EPOCHS * samples, seconds) for stage in (MEASURED, REFERENCE)]
     progress = ReportedProgress(context, (*work_of(plan, facts), drawing.drawing_work(plan, facts, samples), *after))
@@ -92,6 +91,12 @@ def run(context: orders.Context) -> None:
     common: dict[str, Any] = {"parts": parts, "device": context.device, "progress": progress, "publish": publish}
     found = forecast(plan, facts, stand_in, trainer, **common)
     context.end(preview.KIND.finish, results=asdict(found))
+
+
+def shares_of(plan: Plan, facts: PublicFacts) -> tuple[float, ...] | None:
+    """Return the class fractions stated in a plan, in label order, or None if it states none."""
+    stated = plan.config.stated_fractions(facts.classes)
+    return None if stated is None else tuple(stated.values())
 
 
 def find_stand_in(
@@ -188,5 +193,5 @@ def forecast(
         balanced=found.balanced_accuracy,
         real_balanced=None if real is None else real.balanced_accuracy,
         by_class={name: share for name, share in each if share is not None} if len(classes) <= LISTED_MAX else {},
-        stated=plan.config.stated_fractions(classes) is not None,
+        stated=shares_of(plan, facts) is not None,
     )
