@@ -172,8 +172,11 @@ class Gep(Estimator):
         for name, shape in shapes.items():
             self._groups.setdefault(name.rpartition(".")[0] if groups == "layers" else str(shape[0]), []).append(name)
         if not len(self._groups) <= basis_size <= self.coordinates:
-            why = f"it must be at least {len(self._groups)} (one for each group) and at most {self.coordinates}"
-            raise InvalidParameter("basis_size", basis_size, why)
+            raise InvalidParameter(
+                "basis_size",
+                basis_size,
+                f"it must be at least {len(self._groups)} (one for each group) and at most {self.coordinates}",
+            )
         self.basis_size, self._anchors = basis_size, anchors
         self._generator = torch.Generator().manual_seed(seed)
         self.bases: list[GroupBasis] = []

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -23,8 +23,6 @@ from privacy.gradients.layers import RULES, LayerTrace, Shares
 _FEW_NUMBERS = 2**21  # numbers of a layer's per-record gradients that may exist at once
 
 Losses = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (outputs, targets) -> (rows,)
-# A layer that ran, its input, the input's version, and a GroupNorm's means and inverse deviations.
-_Seen = tuple[nn.Module, torch.Tensor, int, tuple[torch.Tensor, torch.Tensor] | None]
 
 
 @dataclass
@@ -157,6 +155,15 @@ def trace_gradients(
     return Traces(traces, len(inputs) // repeats, present)
 
 
+class _Seen(NamedTuple):
+    """A layer that ran, its input, the input's version, and a GroupNorm's means and inverse deviations."""
+
+    layer: nn.Module
+    activations: torch.Tensor
+    version: int
+    moments: tuple[torch.Tensor, torch.Tensor] | None
+
+
 @contextmanager
 def _outputs_only(model: nn.Module, seen: dict[str, _Seen], backprops: dict[str, torch.Tensor]) -> Iterator[None]:
     """Within the block, store layer inputs and output gradients, and compute no parameter gradients."""
@@ -177,7 +184,7 @@ def _outputs_only(model: nn.Module, seen: dict[str, _Seen], backprops: dict[str,
         activations = inputs[0].detach()
         node: Any = output.grad_fn if isinstance(layer, nn.GroupNorm) else None
         moments = None if node is None else (node._saved_result1.detach(), node._saved_result2.detach())
-        seen[name] = layer, activations, activations._version, moments
+        seen[name] = _Seen(layer, activations, activations._version, moments)
         if isinstance(layer, nn.Linear) and not is_aligned(layer):
             output = aligned_linear(inputs[0], layer.weight, layer.bias)
         if not output.requires_grad:

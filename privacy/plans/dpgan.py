@@ -47,8 +47,10 @@ class DpGanConfig(StepsConfig):
         if self.multiplicity != 1:
             raise self.refusal("multiplicity", "a discriminator sees one view of each record: set it to 1")
         if self.discriminator_steps_max < self.discriminator_steps:
-            why = f"it must be at least discriminator_steps, which is {self.discriminator_steps}"
-            raise self.refusal("discriminator_steps_max", why)
+            raise self.refusal(
+                "discriminator_steps_max",
+                f"it must be at least discriminator_steps, which is {self.discriminator_steps}",
+            )
 
 
 # Adam, learning rates, batch, clip and adaptation are from Bie, Kamath & Zhang 2023 (arXiv:2302.02936).
@@ -81,7 +83,11 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
         stages=(stage,),
         budget_nano=budget_nano,
         notes=tuple(notes),
-        facts={"discriminator_steps": config.discriminator_steps, "adaptive": config.accuracy_floor > 0, **shown},
+        facts={
+            "discriminator_steps": config.discriminator_steps,
+            "adaptive": config.accuracy_floor > 0,
+            **shown,
+        },
     )
 
 

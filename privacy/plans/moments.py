@@ -19,12 +19,24 @@ from pydantic import Field
 from models.sizes import TEXTURE_CELL, texture_size
 from obscura.wire.budgets import UNITS
 from privacy.accounting.filter import Filter
-from privacy.plans import warm_start
 from privacy.plans.dp_classifier import PRESETS as CLASSIFIERS
 from privacy.plans.dp_classifier import SCATTER_SIZE_MIN, DpClassifierConfig
 from privacy.plans.options import ClassFractionsConfig, EvaluationSamples, EvaluationSeed
 from privacy.plans.plan import GENERATOR_NOTES, UNIT_NOTES, Plan, PublicFacts, Recipe, mu_of
 from privacy.plans.private_steps import plan_steps
+from privacy.plans.warm_start import (
+    MEANS,
+    POOLED,
+    QUANTISATION,
+    TEXTURE_FROM,
+    clips_for,
+    coefficients_of,
+    detail_for,
+    fraction_above_noise,
+    signal,
+    warm_start_event,
+    warm_start_stages,
+)
 
 TEXTURE_MAX = 1024  # numbers: their covariances have half the square of that many, and larger images get specks
 GENERATOR_NUMBERS_MAX = 2**28  # 1 GiB in a release, and several times that during training
@@ -216,11 +228,11 @@ def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFact
     Raises:
         InvalidParameter: an unknown option, or a value out of range.
     """
-    config, given, q = MomentsConfig(**options), set(options), warm_start.signal(facts, mu)
-    if q >= warm_start.TEXTURE_FROM and _suits_texture(facts) and "texture" not in given:
+    config, given, q = MomentsConfig(**options), set(options), signal(facts, mu)
+    if q >= TEXTURE_FROM and _suits_texture(facts) and "texture" not in given:
         config = config.with_values(texture=True)
     q *= config.start_fraction**0.5
-    follows = warm_start.detail_for(facts, q, config.texture, options.get("clusters"))
+    follows = detail_for(facts, q, config.texture, options.get("clusters"))
     if "frequencies" in given and "coefficients" not in given:
         del follows["coefficients"]  # the whole requested grid
     if not given.isdisjoint(_FRACTIONS):  # they add up to 1; a request that sets one of them divides the budget
@@ -229,7 +241,7 @@ def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFact
         follows.pop("coefficients", None)  # the prior's colour strengths do not apply to red, green and blue
         follows["frequencies"] = config.frequencies
     config = config.with_values(**_without(follows, given))
-    return config.with_values(**_without(warm_start.clips_for(config, facts, q), given))
+    return config.with_values(**_without(clips_for(config, facts, q), given))
 
 
 def _without(follows: Mapping[str, Any], given: Set[str]) -> dict[str, Any]:
@@ -245,12 +257,11 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     """Plan the class moments and, with a guide, the steps of a classifier, with noise that fits the budget."""
     config = config_that_follows(options, mu_of(budget_nano), facts)
     plan = plan_moments(config, privacy_filter, budget_nano, facts)
-    noise = plan.noise_stddev[warm_start.MEANS] / warm_start.QUANTISATION
-    share = warm_start.fraction_above_noise(config, facts, noise)(facts.units_per_class)
-    q = warm_start.signal(facts, mu_of(budget_nano))
+    share = fraction_above_noise(config, facts, plan.noise_stddev[MEANS] / QUANTISATION)(facts.units_per_class)
+    q = signal(facts, mu_of(budget_nano))
     seen = [band for band, least in bands_of(options, facts, facts.units_per_class).items() if least <= q][-1]
     notes = [SEEN[seen]]
-    finest = warm_start.coefficients_of(config, facts)  # from light to dark in the shortest wave
+    finest = coefficients_of(config, facts)  # from light to dark in the shortest wave
     pixels = float(min(facts.height / max(1, finest.row.max()), facts.width / max(1, finest.column.max())))
     if seen != "noise" and not config.texture and pixels >= COARSE_PIXELS:
         part = COARSE_PIXELS / pixels / 2
@@ -270,13 +281,13 @@ def bands_of(options: Mapping[str, Any], facts: PublicFacts, units: float) -> Ma
 
 @functools.lru_cache(maxsize=256)  # the same at every epsilon
 def _bands(options: tuple[tuple[str, Any], ...], facts: PublicFacts, units: float) -> Mapping[str, float]:
-    sensitivity = warm_start.warm_start_event(warm_start.MEANS, 1e9).sensitivity / warm_start.QUANTISATION
+    sensitivity = warm_start_event(MEANS, 1e9).sensitivity / QUANTISATION
 
     def share(q: float) -> float:
         mu = q / units
         config = config_that_follows(dict(options), mu, facts)
         noise = sensitivity / (math.sqrt(config.start_fraction * config.mean_fraction) * mu)
-        return warm_start.fraction_above_noise(config, facts, noise)(units)
+        return fraction_above_noise(config, facts, noise)(units)
 
     place = bisect.bisect_left(_SIGNALS, VISIBLE, key=share)
     if place == len(_SIGNALS):
@@ -292,7 +303,7 @@ def plan_moments(config: MomentsConfig, privacy_filter: Filter, budget_nano: int
     """Plan a complete configuration. `plan_from_options` adds the forecast of visible details."""
     _check_images(config, facts)
     guide_nano = math.floor(config.guide_fraction * budget_nano) if config.guide else 0
-    stages = warm_start.warm_start_stages(config, budget_nano - guide_nano, privacy_filter)
+    stages = warm_start_stages(config, budget_nano - guide_nano, privacy_filter)
     noise = {stage.name: stage.noise_stddev for stage in stages}
     what = (
         "means and covariances" if config.pooled_covariance_fraction + config.class_covariance_fraction > 0 else "means"
@@ -337,8 +348,10 @@ def _check_images(config: MomentsConfig, facts: PublicFacts) -> None:
             f"images of {size} have {texture_size(facts.height, facts.width):,}",
         )
     if config.symmetry == "square" and facts.height != facts.width:
-        why = f"images of {size} are not square, so rows and columns cannot be swapped: declare mirror or none"
-        raise config.refusal("symmetry", why)
+        raise config.refusal(
+            "symmetry",
+            f"images of {size} are not square, so rows and columns cannot be swapped: declare mirror or none",
+        )
     numbers = len(facts.classes) * facts.pixels * config.latent_size(facts)
     if numbers > GENERATOR_NUMBERS_MAX:
         raise config.refusal(
@@ -362,8 +375,7 @@ def smallest_class(plan: Plan, facts: PublicFacts) -> int | None:
     A class's mean has the noise of the sum divided by its n units, so the visible fraction grows with n alone. The
     result is the n at which `fraction_above_noise` reaches VISIBLE. Measurements: docs/research/uneven_classes.md.
     """
-    noise = plan.noise_stddev[warm_start.MEANS] / warm_start.QUANTISATION
-    share = warm_start.fraction_above_noise(plan.config_of(MomentsConfig), facts, noise)
+    share = fraction_above_noise(plan.config_of(MomentsConfig), facts, plan.noise_stddev[MEANS] / QUANTISATION)
     if share(_UNITS_MAX) < VISIBLE:
         return None
     return bisect.bisect_left(range(_UNITS_MAX), VISIBLE, lo=1, key=share)
@@ -379,7 +391,7 @@ RECIPE = Recipe(
     units=frozenset(UNITS),
     follows=_FOLLOWS,
     # If the classes' own covariances are missing, the pooled covariance replaces them.
-    start=lambda plan: {name: 1 for name in (warm_start.MEANS, warm_start.POOLED) if plan.stage(name) is not None},
+    start=lambda plan: {name: 1 for name in (MEANS, POOLED) if plan.stage(name) is not None},
     smallest_class=smallest_class,
     bands=bands_of,
 )

@@ -45,16 +45,7 @@ class RecipeConfig(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            faults = error.errors(include_url=False)
-            # The first unknown option or, if all are known, the first invalid one.
-            fault = next((each for each in faults if each["type"] == "extra_forbidden"), faults[0])
-            name = str(fault["loc"][0])
-            if fault["type"] == "extra_forbidden":
-                known = ", ".join(type(self).model_fields)
-                raise InvalidParameter("options", name, f"this recipe has the options {known}") from None
-            words = values_in_words(option_schemas(type(self))[name])
-            why = f"{'choose' if words.startswith('one of') else 'it must be'} {words}"
-            raise InvalidParameter(name, fault["input"], why) from None
+            raise _refusal(type(self), error) from None
         self.check()
 
     def check(self) -> None:
@@ -155,3 +146,14 @@ def option_schemas(kind: type[RecipeConfig]) -> dict[str, dict[str, Any]]:
         group = groups.get(name, group)
         schemas[name] = {**{key: value for key, value in schema.items() if key != "title"}, "group": group}
     return schemas
+
+
+def _refusal(kind: type[RecipeConfig], error: ValidationError) -> InvalidParameter:
+    """Return the error for the first unknown option or, if all are known, for the first invalid one."""
+    faults = error.errors(include_url=False)
+    fault = next((each for each in faults if each["type"] == "extra_forbidden"), faults[0])
+    name = str(fault["loc"][0])
+    if fault["type"] == "extra_forbidden":
+        return InvalidParameter("options", name, f"this recipe has the options {', '.join(kind.model_fields)}")
+    words = values_in_words(option_schemas(kind)[name])
+    return InvalidParameter(name, fault["input"], f"{'choose' if words.startswith('one of') else 'it must be'} {words}")

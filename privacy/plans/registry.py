@@ -16,14 +16,23 @@ from privacy.errors import InvalidParameter
 from privacy.plans.options import ClassFractionsConfig
 from privacy.plans.plan import Plan, PublicFacts, Recipe, stage_from_json
 
-# In order of recommendation, as docs/how-to/choose-a-recipe.md explains it.
-NAMES = ("moments", "dp_classifier", "dp_diffusion", "select_public", "datalens", "dpgan", "class_histogram")
+NAMES = (  # in order of recommendation, as docs/how-to/choose-a-recipe.md explains it
+    "moments",
+    "dp_classifier",
+    "dp_diffusion",
+    "select_public",
+    "datalens",
+    "dpgan",
+    "class_histogram",
+)
+
 NAMED_MAX = 6  # classes that a note names
 STATE_IT = (
     "If classes differ in size, state --class-fractions (option class_fractions): plans then list those that will be "
     "lost."
 )
 TRY_IT = "The smallest usable class is unknown for this recipe: run a preview with --class-fractions first."
+
 
 RECIPES: dict[str, Recipe] = {name: import_module(f"privacy.plans.{name}").RECIPE for name in NAMES}
 
