@@ -277,6 +277,11 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     )
 
 
+def planned_iterations(plan: Plan) -> int:
+    """Return the number of rounds of votes in a plan."""
+    return plan.stages[0].event.count // plan.config_of(DataLensConfig).images_per_iteration
+
+
 RECIPE = Recipe(
     name="datalens",
     title="DataLens",

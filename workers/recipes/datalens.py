@@ -28,7 +28,7 @@ from models.shards import Shards
 from privacy.errors import BudgetExceeded, InvalidParameter
 from privacy.mechanisms import topagg
 from privacy.mechanisms.partition import shard_members
-from privacy.plans.datalens import TEACHER_BYTES, VOTES, DataLensConfig, TopAggConfig
+from privacy.plans.datalens import TEACHER_BYTES, VOTES, DataLensConfig, TopAggConfig, planned_iterations
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.interface import NothingUseful, Piece, Run, TrustedCurator, load_checkpoint, save_checkpoint
 from workers.recipes.ranks import join_on_first, rank, share
@@ -97,7 +97,7 @@ def stage_config(plan: Plan, facts: PublicFacts) -> TeacherStageConfig:
         aggregation=config.topagg(facts, plan.noise_stddev[VOTES]),
         classes=len(facts.classes),
         images=config.images_per_iteration,
-        iterations=plan.stages[0].event.count // config.images_per_iteration,
+        iterations=planned_iterations(plan),
         teacher_steps=min(config.teacher_steps, steps_max),
         first_steps=min(config.pretraining_steps, steps_max),
         shard_batch=max(1, facts.records_declared // config.teachers),
@@ -115,6 +115,7 @@ def shards_of(run: Run, teachers: int, private_records: Tensor) -> Shards:
 
 
 def _require_memory(run: Run, config: DataLensConfig) -> None:
+    """Raise MemoryError unless the teachers fit into the GPU's free memory, or the machine's."""
     mine = share(config.teachers)
     needed = TEACHER_BYTES * config.parameters_per_teacher(run.facts) * (mine.stop - mine.start)
     if run.device.type == "cuda":

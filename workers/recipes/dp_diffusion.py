@@ -38,7 +38,7 @@ from workers.recipes.interface import (
     save_checkpoint,
 )
 from workers.recipes.private_steps import Task, planned_steps, steps_work
-from workers.recipes.ranks import from_first, rank
+from workers.recipes.ranks import rank, weights_from_first
 from workers.recipes.records import Units, anchor_images, labels_of, pixels_of
 from workers.recipes.warm_start import noisy_gaussians, put_into, warm_start_work
 
@@ -81,8 +81,7 @@ def train(run: Run) -> EdmDenoiser:
             drawn = drawn_examples(denoiser, config, run.progress) if config.moments_fraction else examples
             warm_up(denoiser, config, *drawn, run.progress)
             del drawn  # up to half a gigabyte
-        for value in denoiser.state_dict().values():
-            value.copy_(from_first(value))
+        weights_from_first(denoiser)
 
     def rows(drawn: npt.NDArray[np.int64], coins: SecureNoise) -> tuple[Tensor, Tensor]:
         records = units.records(drawn, coins)

@@ -60,6 +60,7 @@ class Task:
         public_rows: rows without private data, in whole units (a GAN's synthetic images). The estimator clips and
             freezes them like sampled units, so that both sides of a loss are distorted equally. They change the sum,
             but not its sensitivity.
+        after_step: called after each step.
         ema: decay of the moving average of the weights; 0 keeps none.
     """
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 
 from privacy.errors import BudgetExceeded
 
@@ -115,6 +115,12 @@ def object_from_first(value: T | None) -> T:
         with _exchange():
             distributed.broadcast_object_list(box, src=0, device=_exchange_device())
     return cast("T", box[0])  # rank 0 passes a value of this type
+
+
+@torch.no_grad()
+def weights_from_first(network: nn.Module) -> None:
+    for value in network.state_dict().values() if ranks() > 1 else ():
+        value.copy_(from_first(value))
 
 
 def join_on_first(rows: Tensor) -> Tensor:

@@ -22,8 +22,16 @@ from models.stand_ins import public_patterns
 from privacy.errors import ContributionUnbounded
 from privacy.gradients.estimator import Estimator
 from privacy.gradients.places import rows_alike
-from privacy.mechanisms import partition
 from privacy.mechanisms.noise import SecureNoise, derive_key
+from privacy.mechanisms.partition import (
+    NOBODY,
+    assert_disjoint,
+    assert_one_record_each,
+    one_record_each,
+    record_units,
+    shard_of,
+    subject_units,
+)
 from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import StepsConfig
 from workers.recipes.interface import TrainingData
@@ -52,11 +60,11 @@ def teacher_of_each(facts: PublicFacts, data: TrainingData, secret: bytes, teach
     """
     private_subjects, key = _subjects(facts, data), derive_key(secret, "shards")
     if private_subjects is None:
-        units = partition.record_units(np.asarray(data.private_images), data.private_labels)
+        units = record_units(np.asarray(data.private_images), data.private_labels)
     else:
-        units = partition.subject_units(private_subjects)
-    assigned = partition.shard_of(units, key, teachers)
-    partition.assert_disjoint(units, assigned, teachers)
+        units = subject_units(private_subjects)
+    assigned = shard_of(units, key, teachers)
+    assert_disjoint(units, assigned, teachers)
     return assigned
 
 
@@ -78,11 +86,9 @@ def records_to_sum(
         return data.private_images, data.private_labels
     key = derive_key(secret, "contributions")
     blocks = (slice(at, at + _RECORDS) for at in range(0, len(data.private_images), _RECORDS))
-    records = (
-        partition.record_units(np.asarray(data.private_images[block]), data.private_labels[block]) for block in blocks
-    )
-    chosen = partition.one_record_each(private_subjects, chain.from_iterable(records), key)
-    partition.assert_one_record_each(private_subjects[chosen])
+    records = (record_units(np.asarray(data.private_images[block]), data.private_labels[block]) for block in blocks)
+    chosen = one_record_each(private_subjects, chain.from_iterable(records), key)
+    assert_one_record_each(private_subjects[chosen])
     return data.private_images[chosen], data.private_labels[chosen]
 
 
@@ -100,8 +106,8 @@ def records_of_rank(
     key, own = derive_key(secret, "ranks"), np.zeros(len(private_labels), dtype=np.bool_)
     for at in range(0, len(private_labels), _RECORDS):
         block = slice(at, at + _RECORDS)
-        units = partition.record_units(np.asarray(private_images[block]), private_labels[block])
-        own[block] = partition.shard_of(units, key, ranks()) == rank()
+        units = record_units(np.asarray(private_images[block]), private_labels[block])
+        own[block] = shard_of(units, key, ranks()) == rank()
     return private_images[own], private_labels[own]
 
 
@@ -131,8 +137,8 @@ class Units:
         """Return the record numbers (len(drawn) * rows_each,) of sampled units, unit by unit. `NOBODY` is padding."""
         if self._order is None or self._starts is None:
             return drawn
-        found = np.full((len(drawn), self.rows_each), partition.NOBODY)
-        there = drawn != partition.NOBODY
+        found = np.full((len(drawn), self.rows_each), NOBODY)
+        there = drawn != NOBODY
         first, last = self._starts[drawn[there]], self._starts[drawn[there] + 1] - 1
         shares = coins.uniform(found.shape)[there]  # (units, rows_each)
         picks = np.floor(shares * (last - first + 1)[:, None]).astype(np.int64)
@@ -153,7 +159,7 @@ def labels_of(private_labels: npt.NDArray[np.int64], records: npt.NDArray[np.int
 
 
 def _chosen(values: npt.NDArray[Any], records: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    there = records != partition.NOBODY
+    there = records != NOBODY
     chosen = np.zeros((len(records), *values.shape[1:]), dtype=values.dtype)
     chosen[there] = values[records[there]]
     return chosen

@@ -24,9 +24,16 @@ from models.portable.textured import texture
 from privacy.errors import BudgetExceeded
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.select_public import VOTES, SelectPublicConfig, votes_event
-from workers.recipes import records
 from workers.recipes.interface import Piece, Run, load_checkpoint, save_checkpoint
 from workers.recipes.ranks import all_agree
+from workers.recipes.records import (
+    AnchorsMissing,
+    computed_alike,
+    pixels_of,
+    public_images,
+    records_of_rank,
+    records_to_sum,
+)
 
 _BLOCK = 256  # images described at once
 _VARIED_SHIFT, _VARIED_TINT = 0.1, 0.3  # variation of a repeated image, as one more choice
@@ -104,7 +111,7 @@ def public_pools(config: SelectPublicConfig, facts: PublicFacts, run: Run) -> li
         ]
     for name, pool in zip(facts.classes, pools, strict=True):
         if not len(pool) or len(rows) < 2:
-            raise records.AnchorsMissing(f"the public dataset has no images from which the class {name} can select")
+            raise AnchorsMissing(f"the public dataset has no images from which the class {name} can select")
     return pools
 
 
@@ -118,9 +125,9 @@ def count_votes(run: Run, space: Space, centres: Tensor) -> Tensor:
         alone, because every image is computed in a block where this machine computes all images identically.
         Distances are exact integers.
     """
-    images, labels = records.records_of_rank(*records.records_to_sum(run.facts, run.data, run.secret), run.secret)
-    places = records.computed_alike(
-        images, lambda block: space.place(records.pixels_of(block, np.arange(len(block)))), _BLOCK, all_agree
+    images, labels = records_of_rank(*records_to_sum(run.facts, run.data, run.secret), run.secret)
+    places = computed_alike(
+        images, lambda block: space.place(pixels_of(block, np.arange(len(block)))), _BLOCK, all_agree
     )
     labels_there = torch.from_numpy(np.array(labels, dtype=np.int64))
     declared = (labels_there >= 0) & (labels_there < len(centres))
@@ -151,9 +158,7 @@ def _clusters(run: Run, pools: list[npt.NDArray[np.int64]], choices: int) -> tup
     facts, extractor = run.facts, run.data.public_extractor
     describe: Describe = colours_and_texture if extractor is None else lambda images: [extractor(images)]
     rows = np.unique(np.concatenate(pools))
-    parts = [
-        describe(records.public_images(run.data, rows[at : at + _BLOCK], facts)) for at in range(0, len(rows), _BLOCK)
-    ]
+    parts = [describe(public_images(run.data, rows[at : at + _BLOCK], facts)) for at in range(0, len(rows), _BLOCK)]
     space = Space([torch.cat(group) for group in zip(*parts, strict=True)], describe)
     places = space.public.new_zeros(int(rows.max()) + 1, space.public.shape[1])
     places[torch.from_numpy(rows)] = space.public
@@ -170,7 +175,7 @@ def _winners(
     stream, chosen = torch.Generator().manual_seed(_SEED), []
     for own, votes in zip(clusters, noisy_votes, strict=True):
         rows, repeats = winners(shares_of(votes[: len(own.members)], least), own, shape.choices)
-        pictures = (records.public_images(run.data, np.array(rows), run.facts) * 255).round().byte()
+        pictures = (public_images(run.data, np.array(rows), run.facts) * 255).round().byte()
         again = torch.tensor(repeats) > 0
         pictures[again] = (vary(pictures[again], variation, stream) * 255).round().byte()
         chosen.append(pictures)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -155,14 +156,23 @@ def block_by_block(matrix: Array, blocks: Sequence[Sequence[Places]], noise_stdd
     return found
 
 
-def principal_components(covariance: Array, action: Action, leading: int, size: int) -> tuple[Array, Array, Action]:
-    """Return d = `size` principal components of a covariance (f, f) that has the blocks of the action.
+@dataclass(frozen=True)
+class Components:
+    """Principal components `vectors` (f, d), and the action of the symmetries on the leading components.
 
-    The `leading` components of largest variance come first, or one less if a pair of components would be split. If
-    symmetries leave fewer than d components, the last vectors are zero.
+    If symmetries leave fewer than d components, the last vectors are zero. The number of leading components is as
+    requested, or one less if a pair of components would be split.
+    """
 
-    Returns:
-        The vectors (f, d), their variances (d,), and the action of the symmetries on the leading components.
+    vectors: Array
+    variances: Array
+    action: Action
+
+
+def principal_components(covariance: Array, action: Action, leading: int, size: int) -> Components:
+    """Return `size` principal components of a covariance (f, f) that has the blocks of the action.
+
+    The `leading` components of largest variance come first. The two components of a pair stay together.
     """
     left: list[tuple[float, Array, list[Places]]] = []
     for pair in action.blocks():
@@ -193,4 +203,4 @@ def principal_components(covariance: Array, action: Action, leading: int, size: 
     of_them = Action(
         action.symmetry, action.across[led], action.down[led], np.array(partner[:lead]), action.swapped[led]
     )
-    return vectors, variances, of_them
+    return Components(vectors, variances, of_them)

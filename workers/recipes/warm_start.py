@@ -27,14 +27,34 @@ import torch
 
 from models.portable.generator import Generator
 from privacy.errors import BudgetExceeded
-from privacy.plans import warm_start as planned
 from privacy.plans.moments import MomentsConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.symmetry import Places
-from workers.recipes import released_sums, shrinkage
+from privacy.plans.warm_start import (
+    BY_CLASS,
+    CLUSTERS,
+    COUNT_WEIGHT,
+    MEANS,
+    POOLED,
+    QUANTISATION,
+    WARM_START,
+    WITHIN,
+    noise_shape,
+)
+from workers.recipes import shrinkage
 from workers.recipes.coefficients import Factors, exact_product, numbers_of
 from workers.recipes.interface import Piece, Run, save_checkpoint
 from workers.recipes.records import records_to_sum
+from workers.recipes.released_sums import (
+    Clusters,
+    Kept,
+    KMeans,
+    PaidNoise,
+    in_latents,
+    noisy_clusters,
+    noisy_means,
+    noisy_scatter,
+)
 
 Array = npt.NDArray[np.float64]
 _FAR = 64.0  # a bound for the distance from a class mean; exceeded only if the mean is lost in noise
@@ -53,7 +73,7 @@ class ClassGaussians:
 
     mean: Array
     factor: Sequence[Array]
-    clusters: released_sums.Clusters | None = None
+    clusters: Clusters | None = None
 
 
 def warm_start(
@@ -62,7 +82,7 @@ def warm_start(
     config: MomentsConfig,
     facts: PublicFacts,
     stddevs: Mapping[str, float],
-    releases: released_sums.Kept,
+    releases: Kept,
 ) -> ClassGaussians:
     """Make the missing releases, and fit one Gaussian per class to all releases.
 
@@ -72,64 +92,66 @@ def warm_start(
     replaces them.
     """
     seen, classes, size = numbers_of(config, facts), len(facts.classes), math.sqrt(facts.size)
-    shape = planned.noise_shape(seen.power, config.noise_shape)  # (f,)
+    shape = noise_shape(seen.power, config.noise_shape)  # (f,)
     expected = seen.power / shape**2
     private = seen.of(private_images)
     private /= shape
     blocks = seen.action.blocks()
     may_differ = blocks[0][0]  # means of all other numbers are zero by a declared symmetry
     mean_clip, deviation_clip = config.mean_clip * size, config.deviation_clip * size
-    means_stddev, pooled_stddev = stddevs[planned.MEANS], stddevs.get(planned.POOLED, 0.0)
+    means_stddev, pooled_stddev = stddevs[MEANS], stddevs.get(POOLED, 0.0)
 
-    inputs = private[:, may_differ], private_labels, classes, mean_clip, means_stddev
-    table = releases.once(planned.MEANS, partial(released_sums.noisy_means, *inputs))  # (classes, 1 + f)
+    table = releases.once(  # (classes, 1 + f)
+        MEANS, partial(noisy_means, private[:, may_differ], private_labels, classes, mean_clip, means_stddev)
+    )
     counts, released = table[:, 0], table[:, 1:]
     if config.shrink:
         sums = released * counts[:, None]
-        counts = shrinkage.shrink_counts(counts, means_stddev / planned.COUNT_WEIGHT)
-        noise_stddev = means_stddev * config.mean_clip * size / planned.QUANTISATION
+        counts = shrinkage.shrink_counts(counts, means_stddev / COUNT_WEIGHT)
+        noise_stddev = means_stddev * config.mean_clip * size / QUANTISATION
         released = shrinkage.shrink_means(sums, counts, expected[may_differ], noise_stddev)
     means = np.zeros((classes, len(shape)))
     means[:, may_differ] = released
     for label, mean_of_class in enumerate(means):
         private[private_labels == label] -= mean_of_class
 
-    covariance = np.diag(planned.WITHIN * expected)
-    if planned.POOLED in stddevs:
+    covariance = np.diag(WITHIN * expected)
+    if POOLED in stddevs:
         parts = [part for pair in blocks for part in pair]
-        privatise = partial(released_sums.noisy_scatter, private, deviation_clip, pooled_stddev, blocks=parts)
-        covariance = releases.once(planned.POOLED, privatise) / counts.sum()
-    noise_stddev = pooled_stddev * (deviation_clip / planned.QUANTISATION) ** 2 / counts.sum()
+        scatter = releases.once(
+            POOLED, lambda noise: noisy_scatter(private, deviation_clip, pooled_stddev, noise, parts)
+        )
+        covariance = scatter / counts.sum()
+    noise_stddev = pooled_stddev * (deviation_clip / QUANTISATION) ** 2 / counts.sum()
 
     def fit_pooled(part: Array, places: Places, noise_stddev: float) -> Array:
-        kept = planned.POOLED not in stddevs or not config.shrink
+        kept = POOLED not in stddevs or not config.shrink
         return part if kept else shrinkage.shrink_pooled(part, expected[places], noise_stddev)
 
     covariance = shrinkage.block_by_block(covariance, blocks, noise_stddev, fit_pooled) * np.outer(shape, shape)
-    sizes = config.class_size(facts), config.latent_size(facts)
-    components, variances, action = shrinkage.principal_components(covariance, seen.action, *sizes)
-    pooled = np.maximum(variances, _FLOOR)  # (d,)
+    found = shrinkage.principal_components(covariance, seen.action, config.class_size(facts), config.latent_size(facts))
+    components, pooled = found.vectors, np.maximum(found.variances, _FLOOR)  # (f, d) and (d,)
     clusters = None
     roots = [np.diag(np.sqrt(pooled)) for _ in range(classes)]
-    if planned.BY_CLASS in stddevs:
-        leading = len(action.across)
-        own_shape = planned.noise_shape(pooled[:leading], config.noise_shape)  # (d,), like that of coefficients
+    if BY_CLASS in stddevs:
+        leading = len(found.action.across)
+        own_shape = noise_shape(pooled[:leading], config.noise_shape)  # (d,), like the noise shape of coefficients
         private *= shape
         private = exact_product(private, components[:, :leading], largest=_FAR * size) / own_shape
         middle, clip = pooled[:leading] / own_shape**2, config.component_clip * size
-        if planned.CLUSTERS in stddevs:
-            rounds = released_sums.KMeans(config.clusters, clip, stddevs[planned.CLUSTERS], action)
-            clusters = released_sums.noisy_clusters(private, private_labels, middle, counts, rounds, releases)
+        if CLUSTERS in stddevs:
+            rounds = KMeans(config.clusters, clip, stddevs[CLUSTERS], found.action)
+            clusters = noisy_clusters(private, private_labels, middle, counts, rounds, releases)
             if clusters is not None:
                 private -= clusters.centres[private_labels, clusters.nearest(private, private_labels)]
-        own_blocks, own_stddev = action.blocks(), stddevs[planned.BY_CLASS]
+        own_blocks, own_stddev = found.action.blocks(), stddevs[BY_CLASS]
         own_parts = [part for pair in own_blocks for part in pair]
         rows = [private[private_labels == label] for label in range(classes)]
         scatters = np.empty((0, 1, 1))  # (classes, d, d), if they are paid for
-        scatter_of = partial(released_sums.noisy_scatter, clip=clip, stddev=own_stddev, blocks=own_parts)
         with suppress(BudgetExceeded):
             scatters = releases.once(
-                planned.BY_CLASS, lambda noise: np.stack([scatter_of(each, noise=noise) for each in rows])
+                BY_CLASS,
+                lambda noise: np.stack([noisy_scatter(each, clip, own_stddev, noise, own_parts) for each in rows]),
             )
 
         def fit_own(part: Array, places: Places, noise_stddev: float) -> Array:
@@ -142,10 +164,10 @@ def warm_start(
 
         for root, scatter, count in zip(roots, scatters, counts, strict=False):
             # Beyond the leading components, use the pooled covariance.
-            noise_stddev = own_stddev * (clip / planned.QUANTISATION) ** 2 / count
+            noise_stddev = own_stddev * (clip / QUANTISATION) ** 2 / count
             root[:leading, :leading] = shrinkage.block_by_block(scatter / count, own_blocks, noise_stddev, fit_own)
         if clusters is not None:
-            clusters = released_sums.in_latents(clusters, own_shape, roots)
+            clusters = in_latents(clusters, own_shape, roots)
     mean = seen.drawn(means * shape)
     mean[:, : facts.pixels] += config.centre
     return ClassGaussians(mean, Factors(seen, components, roots), clusters)
@@ -166,8 +188,7 @@ def noisy_gaussians(run: Run, config: MomentsConfig, released: Mapping[str, Any]
         run.progress(stage=REPORTED, step=len(reached), steps=steps)
 
     run.progress(stage=REPORTED, step=len(released), steps=steps)
-    arrays = {name: tensor.cpu().numpy() for name, tensor in released.items()}
-    kept = released_sums.Kept(arrays, partial(released_sums.PaidNoise, run), keep)
+    kept = Kept({name: tensor.cpu().numpy() for name, tensor in released.items()}, partial(PaidNoise, run), keep)
     return warm_start(private_images, private_labels, config, run.facts, run.plan.noise_stddev, kept)
 
 
@@ -181,5 +202,5 @@ def put_into(generator: Generator, gaussians: ClassGaussians) -> None:
 
 
 def warm_start_work(plan: Plan, facts: PublicFacts) -> Piece:
-    releases = sum(stage.event.count for stage in plan.stages if stage.name in planned.WARM_START)
+    releases = sum(stage.event.count for stage in plan.stages if stage.name in WARM_START)
     return Piece(REPORTED, releases, 4e-4 * facts.records_declared * facts.size)

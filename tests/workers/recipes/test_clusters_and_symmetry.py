@@ -253,12 +253,12 @@ def test_pairs_of_components_stay_together():
     pair, alone = np.array([1, 0, 2, 3, 4]), np.array([-1.0, 1.0, 1.0, 1.0, 1.0])
     action = Action("square", alone, np.array([1.0, -1.0, 1.0, 1.0, 1.0]), pair, np.ones(5))
     covariance = np.diag([9.0, 9.0, 5.0, 3.0, 1.0])
-    vectors, variances, of_leading = principal_components(covariance, action, leading=1, size=4)
-    assert variances.tolist() == [5.0, 9.0, 9.0, 3.0]
-    assert len(of_leading.across) == 1
-    np.testing.assert_allclose(vectors.T @ vectors, np.eye(4), atol=1e-12)
+    found = principal_components(covariance, action, leading=1, size=4)
+    assert found.variances.tolist() == [5.0, 9.0, 9.0, 3.0]
+    assert len(found.action.across) == 1
+    np.testing.assert_allclose(found.vectors.T @ found.vectors, np.eye(4), atol=1e-12)
     only = Action("square", alone[:2], action.down[:2], pair[:2], np.ones(2))
-    assert principal_components(covariance[:2, :2], only, leading=3, size=3)[1].tolist() == [9.0, 9.0, 0.0]
+    assert principal_components(covariance[:2, :2], only, leading=3, size=3).variances.tolist() == [9.0, 9.0, 0.0]
 
 
 @pytest.mark.parametrize("stage", [MEANS, POOLED, f"{CLUSTERS} 2", BY_CLASS])
