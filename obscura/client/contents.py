@@ -27,7 +27,7 @@ from obscura.client.display import grid
 from obscura.client.transport import RETRIES_MAX, RETRY_STATUSES, Transport, backoff_seconds
 from obscura.errors import ApiError, ConnectionFailed, DownloadCorrupt, NoRoom, ObscuraClientError
 from obscura.extras import extras
-from obscura.preparing.sources import can_be_folder
+from obscura.preparing.package import can_be_folder
 from obscura.stopping import go_on
 from obscura.wire.formats import CARD_FILE, SampleFormat
 

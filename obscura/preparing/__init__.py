@@ -10,7 +10,7 @@ print(package.summary)
 from obscura.errors import BrokenImages, ChoiceNeeded, MoreThanStated, PackingError
 from obscura.preparing.choices import Choices
 from obscura.preparing.layouts.arrays import Arrays
+from obscura.preparing.package import Package
 from obscura.preparing.preparation import prepare
-from obscura.preparing.sources import Package
 
 __all__ = ["Arrays", "BrokenImages", "ChoiceNeeded", "Choices", "MoreThanStated", "Package", "PackingError", "prepare"]

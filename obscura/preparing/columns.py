@@ -217,7 +217,8 @@ def _of_binary(table: Table, choices: Choices, taken: set[str | None]) -> Iterab
             binary.append(column)
     if len(binary) < 2:
         raise ChoiceNeeded(
-            f"It is unclear which column of {table.name} has the classes. {_columns(table)}", ["--label-column NAME"]
+            f"It is unclear which column of {table.name} has the classes. {_columns(table)}",
+            ["--label-column NAME"],
         )
     if not choices.combinations:
         raise ChoiceNeeded(

@@ -10,7 +10,7 @@ from unicodedata import normalize
 from obscura.errors import ChoiceNeeded, PackingError, some
 from obscura.image_types import image_suffixes, names_of
 from obscura.preparing.choices import Choices
-from obscura.preparing.labels import ask_about_owners
+from obscura.preparing.questions import ask_about_owners
 from obscura.preparing.sources import OTHER, Record, Source, Tally
 from obscura.preparing.subjects import by_subject
 from obscura.preparing.trees import Tree, all_files, all_images, below, folders, images_in, suffix_of

@@ -217,12 +217,7 @@ def prepare_image(content: Content, target: Target) -> tuple[str, bytes]:
         if plain:
             return image_types.taken_suffixes()[str(image.format)], content
         fitting.decode_small(image, (target.width, target.height), turn)
-        numbers = _numbers(image)
-        if numbers is None:
-            return _fitted_png(fitting.flatten(image), turn, target)
-        clear = np.asarray(image) == image.info["transparency"] if _is_transparent(image) else False
-        pixels = np.where(clear, np.uint8(255), eight_bits(numbers, target.scale))
-        return _fitted_png(Image.fromarray(pixels), turn, target)
+        return _fitted_png(_flat(image, target), turn, target)
 
 
 def _decoded(content: Content) -> Content:
@@ -264,6 +259,15 @@ def _is_transparent(image: Image.Image) -> bool:
     if image.mode in _DEEP_MODES and "transparency" in image.info:
         return bool((np.asarray(image) == image.info["transparency"]).any())
     return fitting.is_transparent(image)
+
+
+def _flat(image: Image.Image, target: Target) -> Image.Image:
+    numbers = _numbers(image)
+    if numbers is None:
+        return fitting.flatten(image)
+    bright = eight_bits(numbers, target.scale)
+    clear = np.asarray(image) == image.info["transparency"] if _is_transparent(image) else False
+    return Image.fromarray(np.where(clear, np.uint8(255), bright))
 
 
 def _fitted_png(flat: Image.Image, turn: Image.Transpose | None, target: Target) -> tuple[str, bytes]:

@@ -20,7 +20,8 @@ from obscura.errors import ChoiceNeeded, PackingError, Unreadable, some
 from obscura.image_types import image_suffixes
 from obscura.preparing.choices import Choices
 from obscura.preparing.columns import NOT_ONE, Row, read_columns
-from obscura.preparing.labels import UNLABELLED, folded, is_missing
+from obscura.preparing.labels import UNLABELLED, is_missing
+from obscura.preparing.questions import folded
 from obscura.preparing.sources import PARTS, Record, Source, Tally, choose_part
 from obscura.preparing.tables import TABLE_SUFFIXES, Table, parse_table, read_table, usual_columns
 from obscura.preparing.trees import Tree, all_files, all_images, below, folders, images_in, suffix_of

@@ -20,10 +20,12 @@ from PIL import Image
 from obscura.errors import PackingError, Unreadable, some
 from obscura.preparing.choices import Choices, fits
 from obscura.preparing.images import Target, prepare_image
-from obscura.preparing.labels import ask_about_classes, ask_about_people, require_named, require_stated
+from obscura.preparing.labels import require_named, require_stated
 from obscura.preparing.layouts import find_source
 from obscura.preparing.layouts.arrays import Arrays
-from obscura.preparing.sources import Member, Package, Source, Tally, can_be_folder, npy_header, npy_member, zip_stream
+from obscura.preparing.package import Member, Package, can_be_folder, npy_header, npy_member, zip_stream
+from obscura.preparing.questions import ask_about_classes, ask_about_people
+from obscura.preparing.sources import Source, Tally
 from obscura.preparing.subjects import by_subject, key_check, keyed_numbers, number_subjects, subject_key
 from obscura.preparing.survey import OnImage, Survey, counted, notes, summarise, survey
 from obscura.wire.uploads import in_order

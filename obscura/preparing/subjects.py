@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 
 from obscura.errors import ChoiceNeeded, PackingError, some
-from obscura.preparing.labels import folded, look_alike
+from obscura.preparing.questions import folded, look_alike
 from obscura.wire.uploads import KEY_CHECK_CHARACTERS, Refused, SubjectId, canonical, is_nobody
 
 _CHECK_LABEL = b"obscura check of a subjects key 1\0"

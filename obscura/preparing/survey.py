@@ -20,7 +20,8 @@ from obscura.errors import NAMES_SHOWN_MAX, BrokenImages, ChoiceNeeded, PackingE
 from obscura.preparing.choices import SIDE_USUAL, Choices, fits
 from obscura.preparing.depth import Depths, Numbers
 from obscura.preparing.images import Look, look
-from obscura.preparing.sources import OTHER, Package, Record, Source, Tally
+from obscura.preparing.package import Package
+from obscura.preparing.sources import OTHER, Record, Source, Tally
 from obscura.preparing.subjects import OPEN_BY_SUBJECT, require_plain_ids, require_told_apart, subject_key
 from obscura.stopping import go_on
 from obscura.wire.meanings import persons_in_file_names

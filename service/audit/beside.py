@@ -88,8 +88,15 @@ _ENDS: Any = select(
     Entry.hold_id, cast(Entry.kind, Text).label("kind"), cast(Entry.details, Text).label("details")
 ).where(ENDS_A_HOLD)
 # The fields in the entry of a raise, and the request's columns that must match them.
-_RAISE = {name: name for name in ("epsilon_before", "epsilon", "reason", "requested_with", "requested_by")}
-_RAISE |= {"approved_with": "decided_with", "approved_by": "decided_by"}
+_RAISE = {
+    "epsilon_before": "epsilon_before",
+    "epsilon": "epsilon",
+    "reason": "reason",
+    "requested_with": "requested_with",
+    "approved_with": "decided_with",
+    "requested_by": "requested_by",
+    "approved_by": "decided_by",
+}
 _APPROVED = select(*(getattr(Decision, name) for name in ("id", "account_id", *_RAISE.values()))).where(
     Decision.action == DecisionAction.RAISE, Decision.state == DecisionState.APPROVED
 )
@@ -236,6 +243,7 @@ def _changed_parts(held: Any, job: Mapping[str, Any], parts: Mapping[str, tuple[
 
 
 def _changed_state(job: Mapping[str, Any], updated_at: object, end: tuple[str, dict[str, Any]] | None) -> list[str]:
+    """Return the inconsistencies between a job's state and its hold, and among its columns."""
     state = job["state"]
     sound = (
         (state == "running") == (job["lease_until"] is not None)

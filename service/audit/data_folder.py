@@ -109,15 +109,19 @@ def read_accepted(session: Session) -> Accepted:
 
 
 @dataclass(frozen=True)
+class Shortfall:
+    """The cost of a job's releases in its journal, and the part that no charge and no ACCEPT entry covers."""
+
+    account_id: str | None  # None if the journal has no charge
+    shown_nano: int
+    missing_nano: int
+
+
+@dataclass(frozen=True)
 class Gaps:
-    """The proofs in a data folder that the database lacks and no ACCEPT entry accounts for.
+    """The proofs in a data folder that the database lacks and no ACCEPT entry accounts for."""
 
-    Attributes:
-        journals: By job: its account, None without a charge; the cost of its releases in the journal, in nano-units;
-            and the part of this cost that no charge and no ACCEPT entry covers.
-    """
-
-    journals: Mapping[str, tuple[str | None, int, int]]
+    journals: Mapping[str, Shortfall]  # by job
     unknown: frozenset[str]  # the jobs in `journals` that the database lacks
     releases: frozenset[str]  # folders of jobs that the database lacks
     datasets: Mapping[str, Uploaded | None]  # None if no journal names the account
@@ -131,7 +135,7 @@ def find_gaps(session: Session, storage: Storage, folder: DataFolder) -> Gaps:
         query = query.where(Hold.job_id.in_(known_jobs))
     rows = session.execute(query)
     charges = {row.job_id: (row.account_id, row.charged_nano) for row in rows if row.job_id in known_jobs}
-    journals: dict[str, tuple[str | None, int, int]] = {}
+    journals: dict[str, Shortfall] = {}
     for job_id in sorted(folder.journals):
         journal = folder.read.get(job_id)
         if job_id in unknown["journals"]:
@@ -141,7 +145,7 @@ def find_gaps(session: Session, storage: Storage, folder: DataFolder) -> Gaps:
         account_id, charged_nano = charges.get(job_id, (journal.account_id, 0))
         missing_nano = journal.cost_nano - charged_nano - accepted.journals[job_id, account_id or ""]
         if missing_nano > 0 or (job_id in unknown["journals"] and job_id not in accepted.jobs):
-            journals[job_id] = account_id, journal.cost_nano, missing_nano
+            journals[job_id] = Shortfall(account_id, journal.cost_nano, missing_nano)
 
     uploaded = sorted(folder.uploaded)
     received = among(session, select(Dataset.id).where(Dataset.ready_at.is_not(None)), Dataset.id, uploaded)
@@ -155,14 +159,14 @@ def find_gaps(session: Session, storage: Storage, folder: DataFolder) -> Gaps:
 def find_unrecorded(session: Session, storage: Storage, folder: DataFolder) -> Iterator[Finding]:
     """Yield a finding for each gap. A missing sample is not a finding, because samples cost nothing."""
     gaps = find_gaps(session, storage, folder)
-    for job_id, (account_id, shown_nano, missing_nano) in gaps.journals.items():
-        of = "" if account_id is None else f" of account {account_id}"
-        message = f"The journal of job {job_id} shows releases for {shown_nano} nano-units{of}; "
+    for job_id, short in gaps.journals.items():
+        of = "" if short.account_id is None else f" of account {short.account_id}"
+        message = f"The journal of job {job_id} shows releases for {short.shown_nano} nano-units{of}; "
         if job_id in gaps.unknown:
             yield Finding(FindingCode.JOURNAL_UNKNOWN, f"{message}the job is not in the database: {_WHY}")
         else:
-            message += f"the ledger lacks {missing_nano} of these nano-units, so it is older than the journal."
-            yield Finding(FindingCode.JOURNAL_AHEAD, message, account_id)
+            message += f"the ledger lacks {short.missing_nano} of these nano-units, so it is older than the journal."
+            yield Finding(FindingCode.JOURNAL_AHEAD, message, short.account_id)
     for name in sorted(gaps.releases):
         message = f"There is a folder of release {name}, but its job is not in the database: {_WHY}"
         yield Finding(FindingCode.RELEASE_UNKNOWN, message)
@@ -198,9 +202,9 @@ def find_losses(session: Session, storage: Storage, folder: DataFolder, proofs: 
         return found.setdefault(account_id, Loss(account_id))
 
     unpaid: dict[str, int] = {}  # journals of unknown jobs that charged nothing
-    for job_id, (account_id, _, missing_nano) in gaps.journals.items():
-        journals = unpaid if account_id is None else loss(account_id).journals
-        journals[job_id] = missing_nano
+    for job_id, short in gaps.journals.items():
+        journals = unpaid if short.account_id is None else loss(short.account_id).journals
+        journals[job_id] = short.missing_nano
     for dataset_id, upload in gaps.datasets.items():
         if upload is not None:
             loss(upload.account_id).datasets.append(dataset_id)

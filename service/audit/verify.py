@@ -128,6 +128,7 @@ class _Reading:
             self.witnesses.setdefault(witness.account_id, {}).setdefault(witness.sequence, []).append(witness)
 
     def account(self, row: Row[Any]) -> None:
+        """Replay an account's log, and compare it with its row, its holds, and the entries that signatures prove."""
         self.accounts += 1
         if not is_id(str(row.id), "acc"):
             message = "The id of an account does not have the form of an account id."

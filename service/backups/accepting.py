@@ -223,6 +223,7 @@ def _record(
 
 
 def _unlock(settings: Settings, factory: SessionFactory, *, now: datetime) -> bool:
+    """Apply withdrawals again, verify everything, and remove the lock if there is no finding."""
     withdrawal.recall(settings, factory, now=now)
     report = inspection.inspect_ledger(settings, factory, thorough=True)
     inspection.follow_up(factory, report, now=now)

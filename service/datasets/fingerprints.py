@@ -291,6 +291,7 @@ def _accepted(session: Session) -> int:
 
 
 def _with_each(factory: SessionFactory, act: Callable[[Part], T], digests: Fingerprints) -> list[T]:
+    """Call `act` for each part in its own transaction; on PostgreSQL, several at a time."""
     if factory.kw["bind"].dialect.name != "postgresql":
         return [act(part) for part in _parts(digests)]
     with ThreadPoolExecutor(PARTS_AT_A_TIME, thread_name_prefix="obscura-fingerprints") as pool:

@@ -195,8 +195,13 @@ def _disk_faults(request: IngestRequest) -> Iterator[None]:
 
 def _run_ingest(request: IngestRequest) -> None:
     """Parse the quarantined file in a process with resource limits and none of the service's credentials."""
-    environment = {"PYTHONPATH": str(Path(__file__).resolve().parents[2]), "LC_ALL": "C.UTF-8"}
-    environment |= dict.fromkeys(("PYTHONDONTWRITEBYTECODE", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    environment = {
+        "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "LC_ALL": "C.UTF-8",
+    }
     with tempfile.TemporaryFile() as reply:
         try:
             finished = subprocess.run(

@@ -13,7 +13,7 @@ from io import BufferedReader
 
 from obscura.wire.uploads import Fault, Refused
 from service.ingest.array_files import QUARANTINE
-from service.ingest.request import MEBIBYTE, Ingest, IngestLimits, IngestRequest, load_format
+from service.ingest.request import FORMATS, MEBIBYTE, Ingest, IngestLimits, IngestRequest
 from service.sealing import CHUNK_BYTES, SealedReader
 
 
@@ -53,7 +53,7 @@ def main() -> None:
     """Load the code for the request's format, confine this process, and only then open the upload."""
     warnings.simplefilter("ignore")  # warnings quote the upload
     request = IngestRequest.from_json(sys.stdin.read())
-    ingest = load_format(request.format)
+    ingest = FORMATS[request.format].load()
     confine(request.limits)
     sys.stdout.write(answer(request, ingest) + "\n")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from obscura.wire.formats import UPLOAD_RECORDS_MAX, UploadFit
 
@@ -99,20 +99,26 @@ class IngestRequest:
 Ingest = Callable[[BinaryIO, IngestRequest], None]
 
 
-FORMATS = {  # title, and module with `ingest(file, request)`, which writes the arrays of an upload or raises Refused
-    "zip": ("zip of class folders", "service.ingest.pictures"),
-    "npz": ("npz", "service.ingest.npz"),
-    "idx": ("a zip of IDX files", "service.ingest.idx"),
+class UploadFormat(NamedTuple):
+    """A format. Its module has `ingest(file, request)`, which writes the arrays of an upload or raises Refused."""
+
+    title: str
+    module: str
+
+    def load(self) -> Ingest:
+        """Return the module's `ingest`. Only the confined process loads it and its decoders."""
+        ingest: Ingest = import_module(self.module).ingest
+        return ingest
+
+
+FORMATS = {
+    "zip": UploadFormat("zip of class folders", "service.ingest.pictures"),
+    "npz": UploadFormat("npz", "service.ingest.npz"),
+    "idx": UploadFormat("a zip of IDX files", "service.ingest.idx"),
 }
-
-
-def load_format(name: str) -> Ingest:
-    """Return a format's `ingest`. Only the confined process loads it and its decoders."""
-    ingest: Ingest = import_module(FORMATS[name][1]).ingest
-    return ingest
 
 
 def titles() -> str:
     """Return the titles of all formats as text, such as "A, B, or C"."""
-    *first, last = [title for title, _ in FORMATS.values()]
+    *first, last = [known.title for known in FORMATS.values()]
     return f"{', '.join(first)}, or {last}"

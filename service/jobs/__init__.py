@@ -26,6 +26,13 @@ from service.jobs.lifecycle import (
     stop_request,
 )
 from service.jobs.planning import charged_before_useful, facts_of
-from service.jobs.releases import SHARE_EFFECTS, end_share, get_own_release, request_share, shares, trained_on
+from service.jobs.releases import (
+    SHARE_EFFECTS,
+    end_share,
+    get_own_release,
+    request_share,
+    shares,
+    trained_on,
+)
 from service.jobs.submission import submit
 from service.jobs.sweeps import Trial, cancel_sweep, jobs_of_sweep, plan_trials, requested_trials, submit_sweep

@@ -13,7 +13,7 @@ from service.audit.signing import make_signing_key
 from service.datasets import reading
 from service.db.session import SessionFactory, open_sessions
 from service.ingest.__main__ import answer
-from service.ingest.request import IngestRequest, load_format
+from service.ingest.request import FORMATS, IngestRequest
 from service.settings import Settings
 from tests.conftest import clear_postgres
 from tests.service.audit.book import LedgerBook
@@ -46,7 +46,7 @@ def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read uploads in this process instead of a confined one, which takes longer."""
 
     def run(request: IngestRequest) -> None:
-        word = answer(request, load_format(request.format))
+        word = answer(request, FORMATS[request.format].load())
         if word != "ok":
             raise reading._error(Fault(word), request)
 

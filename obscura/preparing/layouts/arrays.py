@@ -25,18 +25,8 @@ from obscura.preparing.choices import Choices
 from obscura.preparing.columns import NOT_ONE, labels_of
 from obscura.preparing.depth import Numbers
 from obscura.preparing.labels import UNLABELLED, label_text, read_labels, require_stated
-from obscura.preparing.sources import (
-    Content,
-    Package,
-    Pixels,
-    Record,
-    Source,
-    Tally,
-    choose_part,
-    file_stream,
-    npy_member,
-    zip_stream,
-)
+from obscura.preparing.package import Package, file_stream, npy_member, zip_stream
+from obscura.preparing.sources import Content, Pixels, Record, Source, Tally, choose_part
 from obscura.preparing.subjects import canonical_id, number_subjects
 from obscura.preparing.tables import Table, usual_columns
 from obscura.wire.uploads import SubjectId, in_order
@@ -150,6 +140,9 @@ def find(path: Path, choices: Choices, subjects: bool) -> Source | None:
                 values = np.frombuffer(data, dtype).reshape(shape[1:])
                 yield np.ascontiguousarray(values.transpose(1, 2, 0)) if channels_first else values
 
+    def walk(tally: Tally) -> Iterator[Record]:
+        return _walk(images(), labels, ids, NOT_ONE if choices.attribute else UNLABELLED, tally)
+
     def package() -> Package:
         assert classes is not None
         subjects_count = None if ids is None else len(number_subjects(ids))
@@ -166,15 +159,8 @@ def find(path: Path, choices: Choices, subjects: bool) -> Source | None:
         and not channels_first
     )
     owned = None if ids is None else f"The array {names['subjects']!r} of {path.name}"
-    left_out = NOT_ONE if choices.attribute else UNLABELLED
-    return Source(
-        title,
-        lambda tally: _walk(images(), labels, ids, left_out, tally),
-        classes,
-        package if as_it_is else None,
-        (height, width, min(channels, 3)),
-        owned=owned,
-    )
+    shown_shape = (height, width, min(channels, 3))
+    return Source(title, walk, classes, package if as_it_is else None, shown_shape, owned=owned)
 
 
 def _walk(

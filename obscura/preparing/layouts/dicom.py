@@ -18,7 +18,7 @@ from obscura.image_types import image_suffixes
 from obscura.preparing import dicom
 from obscura.preparing.choices import NO_TAG, SUBJECT_TAG_USUAL, Choices
 from obscura.preparing.folders import LOOSE, base_of
-from obscura.preparing.labels import classes_flag
+from obscura.preparing.questions import classes_flag
 from obscura.preparing.sources import Record, Source, Tally, fail
 from obscura.preparing.subjects import by_subject
 from obscura.preparing.trees import Tree, all_files, begin, below, folders, suffix_of
@@ -63,9 +63,11 @@ def find_tree(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source 
         )
     title = f"{note}, DICOM" if note else "DICOM"
     owned = f"The tag {choices.subject_tag}" if subjects else None
-    return Source(
-        title, lambda tally: _walk(tree, base, _Reader(choices, subjects, tally)), grey=True, folders=named, owned=owned
-    )
+
+    def walk(tally: Tally) -> Iterator[Record]:
+        return _walk(tree, base, _Reader(choices, subjects, tally))
+
+    return Source(title, walk, grey=True, folders=named, owned=owned)
 
 
 def is_in(tree: Tree) -> bool:

@@ -18,17 +18,8 @@ from obscura.errors import PackingError
 from obscura.image_types import PIXELS_MAX
 from obscura.preparing.choices import Choices
 from obscura.preparing.labels import class_numbers
-from obscura.preparing.sources import (
-    Member,
-    Package,
-    Pixels,
-    Record,
-    Source,
-    Tally,
-    choose_part,
-    file_stream,
-    zip_stream,
-)
+from obscura.preparing.package import Member, Package, file_stream, zip_stream
+from obscura.preparing.sources import Pixels, Record, Source, Tally, choose_part
 from obscura.preparing.subjects import number_subjects
 from obscura.wire.formats import UPLOAD_RECORDS_MAX
 from obscura.wire.uploads import SubjectId

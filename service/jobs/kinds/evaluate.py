@@ -26,8 +26,13 @@ LISTED_MAX = 50
 SAMPLES_MIN, SAMPLES_PER_TEST_IMAGE = 1000, 3
 # Fields of a release's summary that come from evaluations.
 _FIGURES = (
-    *("accuracy", "balanced_accuracy", "accuracy_by_class", "accuracy_warm_start_only", "accuracy_real"),
-    *("similarity", "evaluation"),
+    "accuracy",
+    "balanced_accuracy",
+    "accuracy_by_class",
+    "accuracy_warm_start_only",
+    "accuracy_real",
+    "similarity",
+    "evaluation",
 )
 
 

@@ -101,6 +101,14 @@ for _noisy in ("botocore", "urllib3"):  # at DEBUG they log whole requests, with
     logging.getLogger(_noisy).setLevel(logging.WARNING)
 
 
+@dataclass(frozen=True)
+class Listed:
+    """An object and its age, or a common prefix of several objects."""
+
+    name: str
+    seconds: float = 0.0
+
+
 class Bucket:
     """The objects of one bucket whose names begin with a prefix.
 
@@ -152,11 +160,8 @@ class Bucket:
     def delete(self, name: str) -> None:
         self._ask(lambda client: client.delete_object(**self._at(name)), missing_ok=True)
 
-    def list(self, prefix: str, *, deep: bool = True) -> Iterator[tuple[str, float]]:
-        """Yield name and age in seconds of the objects whose names start with a prefix.
-
-        Unless `deep`, yield folders, with the age 0, instead of their objects.
-        """
+    def list(self, prefix: str, *, deep: bool = True) -> Iterator[Listed]:
+        """Yield the objects whose names start with a prefix. Unless `deep`, yield folders instead of their objects."""
         query: dict[str, Any] = {"Bucket": self._bucket, "Prefix": self._prefix + prefix}
         query |= {} if deep else {"Delimiter": "/"}
         while True:
@@ -164,9 +169,9 @@ class Bucket:
             date = page["ResponseMetadata"]["HTTPHeaders"].get("date")  # ages follow the server's clock
             now = parsedate_to_datetime(date) if date else datetime.now(UTC)
             for each in page.get("Contents", ()):
-                yield each["Key"][len(self._prefix) :], (now - each["LastModified"]).total_seconds()
+                yield Listed(each["Key"][len(self._prefix) :], (now - each["LastModified"]).total_seconds())
             for each in page.get("CommonPrefixes", ()):
-                yield each["Prefix"][len(self._prefix) :], 0.0
+                yield Listed(each["Prefix"][len(self._prefix) :])
             if not page.get("IsTruncated"):
                 return
             query["ContinuationToken"] = page["NextContinuationToken"]

@@ -24,7 +24,7 @@ from pydantic import BaseModel
 
 from service.errors import NotFound
 from service.storage.interface import UNFINISHED, StorageUnavailable
-from service.storage.s3.bucket import Bucket
+from service.storage.s3.bucket import Bucket, Listed
 
 DAMAGED = "The stored content is damaged: the storage does not hold what was written."
 KEYS, PARTS, SEGMENT, _CLAIMS = "keys/", "parts/", "~", "claims/"
@@ -99,14 +99,15 @@ class Entries:
         except ValueError:
             raise NotFound(DAMAGED) from None
 
-    def at_and_below(self, key: str) -> Iterator[tuple[str, float]]:
-        for name, seconds in self.bucket.list(KEYS + key):
-            if name == KEYS + key or name.startswith(f"{KEYS}{key}/"):
-                yield name, seconds
+    def at_and_below(self, key: str) -> Iterator[Listed]:
+        name = KEYS + key
+        for listed in self.bucket.list(name):
+            if listed.name == name or listed.name.startswith(f"{name}/"):
+                yield listed
 
     def entries(self, key: str) -> dict[str, Entry]:
         """Return the entries at and below a key, by key."""
-        names = {name.removeprefix(KEYS) for name, _ in self.at_and_below(key)} | {key}
+        names = {listed.name.removeprefix(KEYS) for listed in self.at_and_below(key)} | {key}
         names = {name for name in names if not basename(name).startswith(SEGMENT)}
         return {name: entry for name in names if (entry := self.entry(name)) is not None}
 
@@ -130,7 +131,7 @@ class Entries:
             if not name.endswith(UNFINISHED):
                 for file, source in entry.sources(basename(name)).items():
                     sources[below(name, file).removeprefix(f"{path}/")] = source
-        for name, segments in grown_files(name for name, _ in self.at_and_below(path)).items():
+        for name, segments in grown_files(listed.name for listed in self.at_and_below(path)).items():
             whole = File.holding(b"".join(self.bucket.get(each) or b"" for each in segments))
             source = Source(whole.sha256, basename(name), 0, whole, ())
             sources[name.removeprefix(path).lstrip("/")] = source
@@ -170,11 +171,11 @@ def alone(bucket: Bucket, key: str, exists: Callable[[], bool]) -> Iterator[bool
         own = beside + new_id()
         began = time.monotonic()
         bucket.put(own, b"")
-        claims = {name: seconds for name, seconds in bucket.list(_CLAIMS) if name != own}
-        expired = {name for name, seconds in claims.items() if seconds > claim_seconds}
+        claims = [listed for listed in bucket.list(_CLAIMS) if listed.name != own]
+        expired = {listed.name for listed in claims if listed.seconds > claim_seconds}
         for name in expired:  # for any key: nothing else removes them
             bucket.delete(name)
-        others = {name for name in claims if name.startswith(beside)} - expired
+        others = {listed.name for listed in claims if listed.name.startswith(beside)} - expired
         # Check `exists` again, now that the claim is visible. A process that was suspended for long starts over.
         if not others and not exists() and time.monotonic() - began < claim_seconds - request_seconds:
             yield True

@@ -130,7 +130,7 @@ class S3Storage(Storage):
     def list(self, key: str) -> list[str]:
         require_key(key)
         prefix = f"{KEYS}{key}/" if key else KEYS
-        names = {name[len(prefix) :].rstrip("/") for name, _ in self.bucket.list(prefix, deep=False)}
+        names = {each.name[len(prefix) :].rstrip("/") for each in self.bucket.list(prefix, deep=False)}
         if not names and key:
             names = {path.split("/", 1)[0] for path in self._entries.find(key) or {}}
         return sorted(name for name in names if name and not name.startswith(SEGMENT))
@@ -139,7 +139,7 @@ class S3Storage(Storage):
         # One list and parallel reads, because a start reads every journal.
         require_key(key)
         prefix = f"{KEYS}{key}/"
-        listed = [name for name, _ in self.bucket.list(prefix + begins)]
+        listed = [each.name for each in self.bucket.list(prefix + begins)]
         names = sorted({name.removeprefix(prefix).split("/", 1)[0] for name in listed})
         grown, published = entries.grown_files(listed), set(listed)
 
@@ -159,16 +159,16 @@ class S3Storage(Storage):
 
     def idle_seconds(self, key: str) -> float:
         require_key(key)
-        ages = [seconds for _, seconds in self._entries.at_and_below(key)]
+        ages = [listed.seconds for listed in self._entries.at_and_below(key)]
         for entry in self._entries.entries(key).values():
-            ages += [seconds for _, seconds in self.bucket.list(f"{PARTS}{entry.origin}/{entry.id}/")]
+            ages += [listed.seconds for listed in self.bucket.list(f"{PARTS}{entry.origin}/{entry.id}/")]
         return max(min(ages, default=0.0), 0.0)
 
     def move(self, key: str, target: str) -> None:
         require_key(key)
         require_key(target)
         # Write every entry under its new key before removing an old one. Parts are not moved.
-        names = [name for name, _ in self._entries.at_and_below(key)]
+        names = [listed.name for listed in self._entries.at_and_below(key)]
         if KEYS + key not in names:
             names.insert(0, KEYS + key)  # a list may be stale
         moved = []
@@ -194,7 +194,7 @@ class S3Storage(Storage):
                 renamed = f"{name}.{secrets.token_hex(8)}{UNFINISHED}"
                 self._write(renamed, entry)
             doomed[renamed] = entry
-        others = {name.removeprefix(KEYS) for name, _ in self._entries.at_and_below(key)}
+        others = {listed.name.removeprefix(KEYS) for listed in self._entries.at_and_below(key)}
         for name in {*found, *others} - set(doomed):
             self.bucket.delete(KEYS + name)
         for name, entry in doomed.items():
@@ -203,7 +203,7 @@ class S3Storage(Storage):
             current = self._entries.entry(entry.origin)
             kept = f"{PARTS}{entry.origin}/{current.id if current else ''}/"
             last = f"{PARTS}{entry.origin}/{entry.id}/~"
-            parts = {*entry.parts(), *(part for part, _ in self.bucket.list(f"{PARTS}{entry.origin}/"))}
+            parts = {*entry.parts(), *(listed.name for listed in self.bucket.list(f"{PARTS}{entry.origin}/"))}
             for part in sorted(parts):
                 if part <= last and not part.startswith(kept):
                     self.bucket.delete(part)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from obscura.preparing.labels import ask_about_classes, classes_flag, look_alike
+from obscura.preparing.questions import ask_about_classes, classes_flag, look_alike
 from obscura.wire.meanings import is_part, masks_among, owner_in, persons_in_file_names, why_personal
 from tests.obscura.preparing.conftest import flags_asked
 

@@ -29,7 +29,7 @@ from service.db.dataset_tables import Dataset
 from service.errors import InvalidInput, NotFound, ObscuraError, TooLarge
 from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SEALED_SUFFIX, SUBJECTS_NAME, create_array
 from service.ingest.faults import explain
-from service.ingest.request import FORMATS, IngestRequest, load_format, titles
+from service.ingest.request import FORMATS, IngestRequest, UploadFormat, titles
 from service.sealing import new_key
 from service.settings import Settings
 from service.storage import storage_of
@@ -398,7 +398,7 @@ def test_what_breaks_a_declared_rule_is_not_believed(settings, monkeypatch, fact
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch, read_here: None) -> None:
     """Register a format. The confined process has a registry of its own, so it is played in this one."""
-    monkeypatch.setitem(FORMATS, "toy", ("a toy", "tests.service.ingest.toy_format"))
+    monkeypatch.setitem(FORMATS, "toy", UploadFormat("a toy", "tests.service.ingest.toy_format"))
 
 
 @pytest.mark.usefixtures("toy")
@@ -425,4 +425,4 @@ def test_a_new_format_is_held_to_the_declaration(settings, content, fault):
 
 def test_the_formats_of_the_wire_can_be_read_and_no_others():
     assert tuple(FORMATS) == get_args(wire.UploadFormat)
-    assert all(map(callable, map(load_format, FORMATS)))
+    assert all(callable(known.load()) for known in FORMATS.values())

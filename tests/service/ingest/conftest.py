@@ -15,7 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from service.datasets.vault import SealedArray
 from service.ingest.__main__ import answer
 from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, QUARANTINE, SEALED_SUFFIX, SUBJECTS_NAME
-from service.ingest.request import IngestLimits, IngestRequest, load_format
+from service.ingest.request import FORMATS, IngestLimits, IngestRequest
 from service.sealing import SealedWriter
 from tests.pictures import archive, idx_file, picture
 
@@ -56,7 +56,7 @@ def ingest(declare: Callable[..., IngestRequest], tmp_path: Path) -> Ingest:
             writer = SealedWriter(file, request.source_key, QUARANTINE)
             writer.write(data)
             writer.finish()
-        return answer(request, load_format(request.format))
+        return answer(request, FORMATS[request.format].load())
 
     return run
 

@@ -10,7 +10,7 @@ from service.storage import BACKENDS
 from service.storage.interface import StorageUnavailable
 
 pytest.importorskip("botocore", reason="needs botocore: pip install '.[s3]'")
-from service.storage.s3.bucket import Patience
+from service.storage.s3.bucket import Listed, Patience
 from service.storage.s3.storage import S3Storage
 
 MEMORY_URL = "s3://memory"
@@ -58,7 +58,7 @@ class MemoryBucket:
         self._objects.pop(name, None)
         self._names.append(set(self._objects))
 
-    def list(self, prefix: str, *, deep: bool = True) -> Iterator[tuple[str, float]]:
+    def list(self, prefix: str, *, deep: bool = True) -> Iterator[Listed]:
         self._ask()
         names = sorted(self._names[-1 - min(self._behind, len(self._names) - 1)])
         folders = set()
@@ -68,8 +68,8 @@ class MemoryBucket:
                 if slash and not deep:
                     folders.add(f"{prefix}{first}/")
                 else:
-                    yield name, time.time() - self._objects.get(name, (b"", time.time()))[1]
-        yield from ((folder, 0.0) for folder in sorted(folders))
+                    yield Listed(name, time.time() - self._objects.get(name, (b"", time.time()))[1])
+        yield from map(Listed, sorted(folders))
 
     def _ask(self) -> None:
         if self.is_away:

@@ -27,7 +27,7 @@ from tests.service.test_dependencies import in_request
 from tests.together import status_of
 
 pytest.importorskip("botocore", reason="needs botocore: pip install '.[s3]'")
-from service.storage.s3.bucket import PATIENCE, WEB_PATIENCE, Bucket, Patience
+from service.storage.s3.bucket import PATIENCE, WEB_PATIENCE, Bucket, Listed, Patience
 from service.storage.s3.entries import KEYS, PARTS
 from service.storage.s3.storage import SMALL_BYTES, S3Storage
 from tests.service.storage.memory_bucket import Dead, MemoryBucket
@@ -50,7 +50,7 @@ def divided(bucket_url: str, tmp_path: Path) -> S3Storage:
 
 
 def objects(storage: S3Storage) -> list[str]:
-    return [name for name, _ in storage.bucket.list("")]
+    return [listed.name for listed in storage.bucket.list("")]
 
 
 def another(storage: S3Storage, folder: Path) -> S3Storage:
@@ -66,7 +66,7 @@ class _Counted(Bucket):
         self.asked["get"] += 1
         return super().get(name)
 
-    def list(self, prefix: str, *, deep: bool = True) -> Iterator[tuple[str, float]]:
+    def list(self, prefix: str, *, deep: bool = True) -> Iterator[Listed]:
         self.asked["list"] += 1
         return super().list(prefix, deep=deep)
 
@@ -289,7 +289,7 @@ def moments(
 
 
 def unclaimed(bucket: MemoryBucket) -> list[str]:
-    return [name for name, _ in bucket.list("") if not name.startswith("claims/")]
+    return [listed.name for listed in bucket.list("") if not listed.name.startswith("claims/")]
 
 
 def test_what_is_published_at_any_moment_is_there_whole_or_not_at_all(over):
