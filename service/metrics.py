@@ -33,7 +33,8 @@ from service.ledger.stops import arming_stops
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-disable_created_metrics()  # they state the moment of the first request of each route
+# The `_created` series would publish the moment of the first request of each route.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics:

@@ -114,7 +114,8 @@ def _address_here(folder: Path, say: Callable[[str], None]) -> str:
     if url is not None:
         return url
     host, port = os.environ.get("OBSCURA_HOST"), os.environ.get("OBSCURA_PORT")
-    if host is None and port is None and private_files.admin_key_path(folder).exists():  # keep the key from others
+    # The folder's admin key must not be sent to another service at the default address.
+    if host is None and port is None and private_files.admin_key_path(folder).exists():
         raise CliError(f"No service runs on {folder}. To start one: obscura --data-dir {folder} up")
     return f"http://{host or '127.0.0.1'}:{port or '8420'}"
 

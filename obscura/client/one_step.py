@@ -34,7 +34,7 @@ from obscura.wire.wording import proposed_epsilon, show_epsilon
 if TYPE_CHECKING:
     from obscura.client.client import Client
 
-ROUNDING = 1e-6  # relative difference between an epsilon and its display in three digits
+ROUNDING = 1e-6  # tolerance of the check before an upload; the service decides
 RECORDED_MAX = 1000  # uploads that the record on this machine keeps
 _DIGESTS = TypeAdapter(dict[str, str])
 
@@ -114,7 +114,7 @@ def push_for(
     by_subject = subjects_at_most is not None if payer is None else payer.unit == "subject"
     require_statements(at_most, subjects_at_most, private=True, by_subject=by_subject)
     assert at_most is not None
-    if payer is not None:  # before any image is read; the service compares exactly
+    if payer is not None:  # before any image is read
         most = max(payer.balance.affordable_epsilon, payer.balance.left_epsilon)
         _require_budget(payer, epsilon, epsilon <= most * (1 + ROUNDING))
     with preparation_progress(console) as watch:

@@ -64,6 +64,7 @@ def accept(
     If two admins have usable keys, the first call makes a request. The same call with another admin's key approves it.
 
     Args:
+        account_id: the account's id or name; a missing account has only an id.
         token: an API key of an admin of the installation.
         reason: recorded in the log.
         given: receipts from users, which may prove more spending.

@@ -202,9 +202,17 @@ def backup(
     with open_database(context, as_json) as (settings, factory, output):
         made = making.back_up(settings, factory, out, with_keys=with_keys, now=datetime.now(UTC))
         manifest = made.manifest
-        facts: dict[str, Any] = {"folder": str(out), "made_at": manifest.made_at, "database": manifest.database}
-        facts |= {"files": len(manifest.files), "files_missing": len(manifest.missing), "size_bytes": made.size_bytes}
-        output.record(facts | {"seconds_since": round(made.seconds_since, 3), "with_keys": with_keys}, "backup")
+        facts = {
+            "folder": str(out),
+            "made_at": manifest.made_at,
+            "database": manifest.database,
+            "files": len(manifest.files),
+            "files_missing": len(manifest.missing),
+            "size_bytes": made.size_bytes,
+            "seconds_since": round(made.seconds_since, 3),
+            "with_keys": with_keys,
+        }
+        output.record(facts, "backup")
         if not with_keys:
             signing = settings.ledger_key_path
             elsewhere = "" if signing.parent == settings.keys_path else f", the ledger's at {signing}"
